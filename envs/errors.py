@@ -1,0 +1,33 @@
+"""Typed errors of the whole package.
+
+Each message is one sentence that names the offender, says what was expected and how to mend it.
+All of them derive from ``HadopplerError``, which the command line prints without a traceback.
+"""
+
+
+class HadopplerError(ValueError):
+    """A mistake in the user's input; the message is meant to be shown as it is."""
+
+
+class GraphError(HadopplerError):
+    """A dataflow graph, or the file or module it is read from, is not usable."""
+
+
+class TopologyError(HadopplerError):
+    """A description of devices and links is not usable."""
+
+
+class PlacementError(HadopplerError):
+    """An assignment or an order does not belong to its graph and devices."""
+
+
+class MemoryLimitError(PlacementError):
+    """A placement, or every placement, needs more memory than a device has."""
+
+
+class UnknownNameError(HadopplerError):
+    """A method, preset, workload or option of that name does not exist."""
+
+
+class MissingExtraError(HadopplerError, ImportError):
+    """An optional package is needed and not installed."""

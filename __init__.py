@@ -1,3 +1,54 @@
 """Hadoppler: schedule deep-learning work on unequal hardware, from clusters down to operations."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .envs.placement import Placement, PlacementProblem
+
 __version__ = "0.1.0"
+__all__ = ["PLACEMENTS", "__version__", "place"]
+
+PLACEMENTS: dict[str, str] = {
+    "single_device": "hadoppler.baselines.placement.simple:single_device",
+    "round_robin": "hadoppler.baselines.placement.simple:round_robin",
+    "random": "hadoppler.baselines.placement.simple:random_placement",
+    "tensor_parallel": "hadoppler.baselines.placement.parallelism:tensor_parallel",
+    "pipeline": "hadoppler.baselines.placement.parallelism:pipeline",
+    "critical_path": "hadoppler.baselines.placement.critical_path:critical_path",
+    "heft": "hadoppler.baselines.placement.heft:heft",
+    "peft": "hadoppler.baselines.placement.peft:peft",
+    "etf": "hadoppler.baselines.placement.etf:etf",
+    "dls": "hadoppler.baselines.placement.dls:dls",
+    "min_min": "hadoppler.baselines.placement.min_min:min_min",
+    "enumerative": "hadoppler.baselines.placement.enumerative:enumerative",
+    "portfolio": "hadoppler.baselines.placement.portfolio:portfolio",
+    "annealing": "hadoppler.baselines.placement.annealing:annealing",
+    "cp_sat": "hadoppler.baselines.placement.cp_sat:cp_sat",
+    "file": "hadoppler.baselines.placement.file:from_file",
+}
+"""Placement methods: name -> ``module:function``. Other packages add theirs through the entry point
+group ``hadoppler.placements``. A method is called as ``method(problem, rng=, execution=, **options)``
+and returns a ``Placement``."""
+
+
+def place(method: str, problem: PlacementProblem, *, seed: int = 0, order: str = "fifo", **options: Any) -> Placement:
+    """Place a problem's graph with a method by name, and score it in the simulator.
+
+    Args:
+        method: a name in ``PLACEMENTS``, or of another package's entry point.
+        problem: graph and devices.
+        seed: of the method's random draws.
+        order: ``fifo``, or ``priority`` to run the operations in the method's own order wherever a
+            device has a choice.
+        options: the method's own; its docstring tells them.
+
+    Raises:
+        UnknownNameError: no method has this name, or it has no such option.
+        MissingExtraError: the method needs a package that is not installed.
+        MemoryLimitError: the method found no placement that fits the devices' memory.
+    """
+    from .baselines.placement.registry import run_method
+
+    return run_method(method, problem, PLACEMENTS, seed=seed, order=order, options=options)

@@ -1,0 +1,31 @@
+"""Which operation runs on which device: graphs, devices, costs, and the simulator."""
+
+from .bounds import LowerBounds, lower_bounds
+from .graph import DataflowGraph, GraphBuilder, GraphInput
+from .kernel import Kernel, Reference, Symbol, TensorType, View
+from .placement import Placement, Plan
+from .problem import PlacementProblem
+from .simulator import Schedule, Transfers, makespans, simulate
+from .topology import Device, Topology
+
+__all__ = [
+    "DataflowGraph",
+    "Device",
+    "GraphBuilder",
+    "GraphInput",
+    "Kernel",
+    "LowerBounds",
+    "Placement",
+    "PlacementProblem",
+    "Plan",
+    "Reference",
+    "Schedule",
+    "Symbol",
+    "TensorType",
+    "Topology",
+    "Transfers",
+    "View",
+    "lower_bounds",
+    "makespans",
+    "simulate",
+]

@@ -45,7 +45,8 @@ class DataflowGraph:
     constructor itself does not check anything.
 
     Operations are numbered 0..N-1 in the order in which they were given; ``ids`` are the names of
-    the source file, with their types. Edges are sorted by source, ties in the given order.
+    the source file, with their types. Edges are sorted by source, then tensor, ties in the given
+    order; so the edges of one tensor are neighbours.
 
     Attributes:
         title: name of the whole graph.
@@ -151,7 +152,7 @@ class DataflowGraph:
             else _costs(edge_bytes, len(pairs), "bytes", [f"{a!r} -> {b!r}" for a, b in pairs], where)
         )
         carried = _number_tensors(tail, tensor, where)
-        by_source = np.argsort(tail, kind="stable")
+        by_source = np.lexsort((carried, tail))
         ptr, index = _csr(reads if reads is not None else [()] * count, count, len(inputs), where)
         graph = cls(
             title=title,
@@ -164,7 +165,7 @@ class DataflowGraph:
             edge_source=tail[by_source],
             edge_target=head[by_source],
             edge_bytes=sent[by_source],
-            tensor=carried[by_source],
+            tensor=_renumber(carried[by_source]),
             group=_labels(group, count, "group", where),
             shard=_labels(shard, count, "shard", where),
             layer=_labels(layer, count, "layer", where),
@@ -230,6 +231,11 @@ class DataflowGraph:
     def out_ptr(self) -> Integers:
         """[N + 1] CSR pointer: edges ``out_ptr[v]:out_ptr[v + 1]`` leave operation v."""
         return _pointer(self.edge_source, self.n)
+
+    @cached_property
+    def tensor_ptr(self) -> Integers:
+        """[T + 1] CSR pointer: edges ``tensor_ptr[t]:tensor_ptr[t + 1]`` carry tensor t."""
+        return _pointer(self.tensor, self.tensors)
 
     @cached_property
     def in_edge(self) -> Integers:
@@ -456,6 +462,13 @@ def _number_tensors(tail: Integers, labels: Sequence[Hashable] | None, where: st
     number: dict[tuple[int, Hashable], int] = {}
     keys = [(int(source), label) for source, label in zip(tail, labels, strict=True)]
     return np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int32)
+
+
+def _renumber(carried: Integers) -> Integers:
+    """Number the tensors by their first edge."""
+    starts = np.ones(len(carried), dtype=bool)
+    starts[1:] = carried[1:] != carried[:-1]
+    return (np.cumsum(starts) - 1).astype(np.int32)
 
 
 def _costs(

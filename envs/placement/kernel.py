@@ -70,6 +70,11 @@ class Kernel:
     ``target`` is its full name (``aten.mm.default``). ``args`` and ``kwargs`` hold references,
     symbols, numbers, strings, booleans, ``None`` and nested tuples of these. ``outputs`` types each
     tensor that the call returns.
+
+    An argument may also be a kernel with one output: it is called first, within the same operation,
+    and its result is passed on and then dropped. So one operation can read a piece of a tensor that
+    lies in several tiles (``aten.cat.default`` as an argument of ``aten.mm.default``) or add up more
+    than two partial results.
     """
 
     target: str
@@ -87,6 +92,8 @@ def _references(values: Any) -> list[Reference]:
     for value in values:
         if isinstance(value, Reference):
             found.append(value)
+        elif isinstance(value, Kernel):
+            found.extend(value.references())
         elif isinstance(value, tuple | list):
             found.extend(_references(value))
     return found

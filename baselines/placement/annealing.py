@@ -1,0 +1,289 @@
+"""Simulated annealing over the simulator: parallel chains, one compiled loop each."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from ...envs.errors import MemoryLimitError, PlacementError
+from ...envs.placement import Placement, PlacementProblem, makespans, simulate
+from ...envs.placement import kernels
+from ...envs.placement.graph import Floats, Integers
+from ...envs.placement.placement import order_by_start
+from ...envs.placement.simulator import Order, simulation_options
+
+HOT, COLD = 0.02, 2e-5
+"""Temperatures at the start and the end, as shares of the first makespan (our choice)."""
+SLICES = 50
+"""The temperature is set anew this many times, at which a budget in seconds is also looked at."""
+
+
+class Chain(NamedTuple):
+    """One walker; ``score`` is [current, best], ``random`` the state of its generator."""
+
+    assignment: Integers
+    rank: Floats
+    best_assignment: Integers
+    best_rank: Floats
+    score: Floats
+    random: NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop: after ``calls`` of the simulator by all chains, or after ``seconds``."""
+
+    calls: int
+    seconds: float | None
+
+
+def annealing(
+    problem: PlacementProblem,
+    *,
+    rng: np.random.Generator,
+    execution: Order,
+    calls: int = 200_000,
+    seconds: float | None = None,
+    chains: int = 2,
+    start: ArrayLike | None = None,
+) -> Placement:
+    """Search assignments (and, under ``order=priority``, priorities too) by simulated annealing.
+
+    A step moves an operation to another device, to a neighbour's device, together with a neighbour,
+    or swaps two operations; under ``order=priority`` it may also move an operation in the order.
+    Each chain starts from another list heuristic's placement and cools geometrically; the best
+    placement of all chains is returned. Moves and schedule are our choice.
+
+    Args:
+        calls: simulator calls of all chains together.
+        seconds: a budget in seconds instead; the result is then not repeatable.
+        chains: walkers, run on as many threads as the machine has processors.
+        start: [N] assignment that every chain starts from instead of the heuristics'.
+
+    Raises:
+        PlacementError: a budget or the number of chains is not positive.
+    """
+    if calls < 1 or chains < 1 or (seconds is not None and seconds <= 0):
+        raise PlacementError(
+            f"annealing: calls={calls}, chains={chains}, seconds={seconds}; expected numbers above 0."
+        )
+    begin = time.perf_counter()
+    if start is None:
+        starts = _heuristic_starts(problem, rng, execution)
+    else:
+        starts = [Placement(problem.check_assignment(start), problem.graph.topological_order)]
+    walkers = [
+        open_chain(problem, starts[i % len(starts)], seed)
+        for i, seed in enumerate(rng.integers(1, 2**63, size=chains, dtype=np.uint64))
+    ]
+    spent = 0.0 if seconds is None else time.perf_counter() - begin
+    budget = Budget(calls, None if seconds is None else max(seconds - spent, 0.05))
+    used = run_chains(problem, walkers, execution, budget)
+    best = min(walkers, key=lambda walker: walker.score[1])
+    return close_chain(problem, best, execution, calls=used + len(starts), repeatable=seconds is None)
+
+
+def repair(problem: PlacementProblem, placement: Placement, rng: np.random.Generator) -> Placement:
+    """Move operations of a placement that overflows a device's memory until it fits.
+
+    Raises:
+        MemoryLimitError: no placement that fits was found.
+    """
+    relaxed = problem.with_options(memory="penalty")
+    walker = open_chain(relaxed, placement, int(rng.integers(1, 2**63)))
+    run_chains(relaxed, [walker], placement.execution, Budget(50_000, None))
+    found = close_chain(relaxed, walker, placement.execution, calls=placement.calls + 50_000)
+    try:
+        found.simulate(problem)
+    except MemoryLimitError as error:
+        capacity = ", ".join(f"{item:.4g}" for item in problem.topology.memory_bytes)
+        raise MemoryLimitError(
+            f"{problem.graph.title}: the method {placement.method!r} found no placement that fits the devices' memory "
+            f"({capacity} bytes); use larger devices, tile the graph, or memory=off."
+        ) from error
+    notes = dict(placement.notes) | {"repaired": True}
+    return replace(
+        placement, assignment=found.assignment, order=found.order, planned=None, notes=notes, calls=found.calls
+    )
+
+
+def open_chain(problem: PlacementProblem, placement: Placement, seed: int) -> Chain:
+    """A walker at a placement."""
+    rank = np.empty(problem.n)
+    rank[placement.order] = np.arange(problem.n)
+    assignment = placement.assignment.astype(np.int32)
+    return Chain(
+        assignment, rank, assignment.copy(), rank.copy(), np.array([np.inf, np.inf]), np.array([seed], dtype=np.uint64)
+    )
+
+
+def close_chain(
+    problem: PlacementProblem, chain: Chain, execution: Order, *, calls: int, repeatable: bool = True
+) -> Placement:
+    """The best placement that a walker has met."""
+    priority = np.lexsort((np.arange(problem.n), chain.best_rank)).astype(np.int32)
+    schedule = simulate(
+        problem,
+        chain.best_assignment,
+        order=execution if execution != "random" else "fifo",
+        priority=priority if execution == "priority" else None,
+        memory="off",
+    )
+    order = order_by_start(problem.graph, schedule.start)
+    return Placement(
+        chain.best_assignment.copy(), order, execution=execution, calls=calls, repeatable=repeatable
+    )
+
+
+def run_chains(problem: PlacementProblem, walkers: list[Chain], execution: Order, budget: Budget) -> int:
+    """Anneal all walkers in place; returns the simulator calls that they made."""
+    arrays = problem.arrays
+    allowed = np.ascontiguousarray(problem.allowed)
+    options = simulation_options(problem, "fifo" if execution == "random" else execution)
+    penalty = problem.serial_s if options.track_memory else 0.0
+    threads = min(len(walkers), len(os.sched_getaffinity(0)))
+
+    def walk(walker: Chain) -> int:
+        tensors = len(problem.tensor_ptr) - 1
+        fifo = kernels.fifo_workspace(problem.n, problem.d)
+        events = kernels.event_workspace(problem.n, problem.d, tensors, problem.graph.e, len(problem.input_bytes))
+
+        def advance(steps: int, hot: float, cold: float) -> None:
+            _anneal(arrays, allowed, options, penalty, walker, steps, hot, cold, fifo, events)
+
+        return _cool(advance, walker, budget, len(walkers))
+
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(walk, walkers))
+
+
+def _cool(advance: Callable[[int, float, float], None], walker: Chain, budget: Budget, walkers: int) -> int:
+    """Run slices of the cooling schedule until the budget is spent."""
+    advance(0, 0.0, 0.0)  # scores the start; compiles on the first run ever, which no budget should pay for
+    begin = time.perf_counter()
+    scale = max(float(walker.score[0]), 1e-300)
+    used, progress = 1, 0.0
+    steps = max(budget.calls // walkers // SLICES, 1) if budget.seconds is None else 200
+    while progress < 1.0:
+        if budget.seconds is None:
+            ahead = min(progress + steps / max(budget.calls // walkers, 1), 1.0)
+        else:
+            ahead = min(progress + 1 / SLICES, 1.0)
+        tick = time.perf_counter()
+        advance(steps, scale * _temperature(progress), scale * _temperature(ahead))
+        used += steps
+        if budget.seconds is None:
+            progress = ahead
+        else:
+            now = time.perf_counter()
+            progress = (now - begin) / budget.seconds
+            steps = max(int(steps * budget.seconds / SLICES / max(now - tick, 1e-6)), 1)
+    return used
+
+
+def _temperature(progress: float) -> float:
+    return HOT * (COLD / HOT) ** progress
+
+
+def _heuristic_starts(problem: PlacementProblem, rng: np.random.Generator, execution: Order) -> list[Placement]:
+    """The portfolio's members, best first."""
+    from .portfolio import members
+
+    found = members(problem, rng, execution)
+    return [placement for _, placement in sorted(found, key=lambda pair: pair[1].makespan)]
+
+
+@njit(cache=True, nogil=True)
+def _draw(random):  # type: ignore[no-untyped-def]
+    """Next uniform number in [0, 1) (xorshift64*)."""
+    x = random[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    random[0] = x
+    return np.float64((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
+
+
+@njit(cache=True, nogil=True)
+def _score(problem, options, penalty, chain, fifo, events):  # type: ignore[no-untyped-def]
+    """Makespan of the current state, memory penalty included."""
+    if options.order == kernels.FIFO and options.contention == kernels.NO_CONTENTION and not options.track_memory:
+        makespan = kernels.fifo_makespan(problem, chain.assignment, fifo)
+        if makespan != kernels.SAME_INSTANT:
+            return makespan
+    makespan = kernels.simulate_events(problem, chain.assignment, chain.rank, options, 0, events)
+    if options.track_memory:
+        over = 0.0
+        for device in range(events.peak.shape[0]):
+            over += max(events.peak[device] / problem.memory_bytes[device] - 1.0, 0.0)
+        if over > 0:
+            makespan += penalty * (1.0 + over)
+    return makespan
+
+
+@njit(cache=True, nogil=True)
+def _neighbour(problem, v, random):  # type: ignore[no-untyped-def]
+    """A random predecessor or successor of v, or v itself if it has none."""
+    before = problem.in_ptr[v + 1] - problem.in_ptr[v]
+    after = problem.out_ptr[v + 1] - problem.out_ptr[v]
+    if before + after == 0:
+        return v
+    pick = int(_draw(random) * (before + after))
+    if pick < before:
+        return problem.edge_source[problem.in_edge[problem.in_ptr[v] + pick]]
+    return problem.edge_target[problem.out_ptr[v] + pick - before]
+
+
+@njit(cache=True, nogil=True)
+def _anneal(problem, allowed, options, penalty, chain, steps, hot, cold, fifo, events):  # type: ignore[no-untyped-def]
+    """``steps`` Metropolis steps while the temperature falls from ``hot`` to ``cold``."""
+    assignment, rank, random = chain.assignment, chain.rank, chain.random
+    n, d = allowed.shape
+    if steps == 0:
+        chain.score[:] = _score(problem, options, penalty, chain, fifo, events)
+        return
+    temperature = hot
+    factor = (cold / hot) ** (1.0 / steps)
+    for _ in range(steps):
+        temperature *= factor
+        v = int(_draw(random) * n)
+        w = v
+        old_v, old_w, old_rank = assignment[v], assignment[v], rank[v]
+        kind = _draw(random)
+        if options.order == kernels.PRIORITY and kind < 0.3:
+            u = int(_draw(random) * n)
+            rank[v] = rank[u] + (_draw(random) - 0.5)
+        elif kind < 0.55:  # any other device
+            assignment[v] = int(_draw(random) * d)
+        elif kind < 0.75:  # a neighbour's device
+            assignment[v] = assignment[_neighbour(problem, v, random)]
+        else:
+            w = _neighbour(problem, v, random) if kind < 0.85 else int(_draw(random) * n)
+            old_w = assignment[w]
+            if kind < 0.85:  # together with a neighbour
+                assignment[v] = int(_draw(random) * d)
+                assignment[w] = assignment[v]
+            else:  # swap two
+                assignment[v], assignment[w] = old_w, old_v
+        same = assignment[v] == old_v and assignment[w] == old_w and rank[v] == old_rank
+        if not same and allowed[v, assignment[v]] and allowed[w, assignment[w]]:
+            score = _score(problem, options, penalty, chain, fifo, events)
+            change = score - chain.score[0]
+            if change <= 0 or _draw(random) < np.exp(-change / temperature):
+                chain.score[0] = score
+                if score < chain.score[1]:
+                    chain.score[1] = score
+                    chain.best_assignment[:] = assignment
+                    chain.best_rank[:] = rank
+                continue
+        assignment[w] = old_w
+        assignment[v] = old_v
+        rank[v] = old_rank

@@ -1,0 +1,540 @@
+"""The simulator's compiled core: one placed graph in, its times out.
+
+Two kernels with one meaning. ``fifo_makespan`` serves the common case (first in, first out, no
+contention, no noise) and needs one heap entry per operation: because every device takes its
+operations by ready time, they can be handled in the order of their ready times without an event
+loop. ``simulate_events`` is the event loop for everything else. The tests hold them equal.
+
+An instant of simulated time runs like this: first everything that ends at it ends, then waiting
+transfers start, then each idle device starts its best ready operation; again until nothing changes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+FIFO, PRIORITY, RANDOM = 0, 1, 2
+NO_CONTENTION, PAIR, PORTS = 0, 1, 2
+SAME_INSTANT = -1.0
+"""``fifo_makespan`` could not decide: something became ready in the very instant of its producer."""
+
+
+class ProblemArrays(NamedTuple):
+    """What the kernels need of a ``PlacementProblem``; shapes as there."""
+
+    compute_s: NDArray[np.float64]
+    seconds_per_byte: NDArray[np.float64]
+    latency: NDArray[np.float64]
+    out_ptr: NDArray[np.int32]
+    edge_source: NDArray[np.int32]
+    edge_target: NDArray[np.int32]
+    edge_bytes: NDArray[np.float64]
+    in_degree: NDArray[np.int32]
+    in_ptr: NDArray[np.int32]
+    in_edge: NDArray[np.int32]
+    tensor_ptr: NDArray[np.int32]
+    edge_tensor: NDArray[np.int32]
+    out_bytes: NDArray[np.float64]
+    returned: NDArray[np.bool_]
+    input_ptr: NDArray[np.int32]
+    input_index: NDArray[np.int32]
+    input_bytes: NDArray[np.float64]
+    memory_bytes: NDArray[np.float64]
+
+
+class FifoWorkspace(NamedTuple):
+    """Scratch of ``fifo_makespan``."""
+
+    waiting: NDArray[np.int32]
+    ready: NDArray[np.float64]
+    heap: NDArray[np.int32]
+    free: NDArray[np.float64]
+
+
+class EventWorkspace(NamedTuple):
+    """Scratch and results of ``simulate_events``; T tensors, D devices, transfers numbered t * D + d."""
+
+    waiting: NDArray[np.int32]
+    ready: NDArray[np.float64]
+    rank: NDArray[np.float64]
+    event_time: NDArray[np.float64]
+    event_code: NDArray[np.int64]
+    queue: NDArray[np.int32]
+    queue_start: NDArray[np.int32]
+    queue_size: NDArray[np.int32]
+    running: NDArray[np.bool_]
+    marked: NDArray[np.bool_]
+    head: NDArray[np.int64]
+    tail: NDArray[np.int64]
+    following: NDArray[np.int64]
+    egress: NDArray[np.int32]
+    ingress: NDArray[np.int32]
+    lanes: NDArray[np.int32]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    produced: NDArray[np.float64]
+    sent: NDArray[np.float64]
+    arrived: NDArray[np.float64]
+    holds: NDArray[np.int32]
+    copy_holds: NDArray[np.int32]
+    input_seen: NDArray[np.bool_]
+    live: NDArray[np.float64]
+    peak: NDArray[np.float64]
+
+
+class Options(NamedTuple):
+    """Rules of one simulation; ``seed`` and ``sample`` number the random draws."""
+
+    order: int
+    contention: int
+    channels: int
+    noise: float
+    seed: int
+    track_memory: bool
+    record: bool
+
+
+@njit(cache=True, nogil=True)
+def fifo_workspace(n: int, d: int) -> FifoWorkspace:
+    return FifoWorkspace(np.empty(n, np.int32), np.empty(n), np.empty(n, np.int32), np.empty(d))
+
+
+@njit(cache=True, nogil=True, fastmath=False)
+def fifo_makespan(problem: ProblemArrays, assignment: NDArray[np.int32], work: FifoWorkspace) -> float:
+    """Makespan under FIFO without contention, or ``SAME_INSTANT``."""
+    compute_s, rate, latency = problem.compute_s, problem.seconds_per_byte, problem.latency
+    out_ptr, edge_target, edge_bytes = problem.out_ptr, problem.edge_target, problem.edge_bytes
+    waiting, ready, heap, free = work.waiting, work.ready, work.heap, work.free
+    n, size = assignment.shape[0], 0
+    for v in range(n):
+        waiting[v] = problem.in_degree[v]
+        ready[v] = 0.0
+        if waiting[v] == 0:
+            heap[size] = v
+            size += 1
+    free[:] = 0.0
+    while size > 0:
+        v = heap[0]
+        now = ready[v]
+        device = assignment[v]
+        end = max(now, free[device]) + compute_s[v, device]
+        free[device] = end
+        hole = True  # the root's place is taken by the first successor that becomes ready
+        for edge in range(out_ptr[v], out_ptr[v + 1]):
+            w = edge_target[edge]
+            there = assignment[w]
+            # on one device both terms are 0: adding them is faster than a branch
+            arrival = end + (latency[device, there] + edge_bytes[edge] * rate[device, there])
+            ready[w] = max(ready[w], arrival)
+            waiting[w] -= 1
+            if waiting[w] == 0:
+                if ready[w] <= now:
+                    return SAME_INSTANT
+                if hole:
+                    hole = False
+                    _sift_down(heap, 0, size, w, ready)
+                else:
+                    _sift_up(heap, 0, size, w, ready)
+                    size += 1
+        if hole:
+            size -= 1
+            if size > 0:
+                _sift_down(heap, 0, size, heap[size], ready)
+    return free.max()
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _sift_down(heap, base, size, item, key):  # type: ignore[no-untyped-def]
+    """Put ``item`` at the vacant root of the heap at ``heap[base:]`` with ``size`` places."""
+    position, child, value = 0, 1, key[item]
+    while child < size:
+        candidate = heap[base + child]
+        best = key[candidate]
+        if child + 1 < size:
+            rival = heap[base + child + 1]
+            other = key[rival]
+            # bitwise operators: no branch for a processor to predict
+            if (other < best) | ((other == best) & (rival < candidate)):
+                child, candidate, best = child + 1, rival, other
+        if (best < value) | ((best == value) & (candidate < item)):
+            heap[base + position] = candidate
+            position = child
+            child = 2 * position + 1
+        else:
+            break
+    heap[base + position] = item
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _sift_up(heap, base, size, item, key):  # type: ignore[no-untyped-def]
+    """Append ``item`` to the heap of ``size`` entries at ``heap[base:]``."""
+    position = size
+    value = key[item]
+    while position > 0:
+        parent = (position - 1) >> 1
+        candidate = heap[base + parent]
+        if (value < key[candidate]) | ((value == key[candidate]) & (item < candidate)):
+            heap[base + position] = candidate
+            position = parent
+        else:
+            break
+    heap[base + position] = item
+
+
+@njit(cache=True, nogil=True)
+def fifo_makespans(problem: ProblemArrays, assignments: NDArray[np.int32], result: NDArray[np.float64]) -> None:
+    """``fifo_makespan`` of each row [B, N] into ``result`` [B]."""
+    work = fifo_workspace(assignments.shape[1], problem.latency.shape[0])
+    for row in range(assignments.shape[0]):
+        result[row] = fifo_makespan(problem, assignments[row], work)
+
+
+@njit(cache=True, nogil=True)
+def uniform(seed, sample, item):  # type: ignore[no-untyped-def]
+    """A number in (0, 1) that depends on the three integers alone (splitmix64), so on no thread."""
+    z = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15)
+    for part in (np.uint64(sample), np.uint64(item)):
+        z = (z ^ part) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    return (np.float64(z >> np.uint64(11)) + 0.5) / 9007199254740992.0
+
+
+@njit(cache=True, nogil=True)
+def _noise(sigma, seed, sample, item):  # type: ignore[no-untyped-def]
+    """Lognormal factor of mean 1; ``sigma`` is the deviation of its logarithm (Box-Muller)."""
+    if sigma == 0.0:
+        return 1.0
+    radius = np.sqrt(-2.0 * np.log(uniform(seed, sample, 2 * item)))
+    normal = radius * np.cos(2.0 * np.pi * uniform(seed, sample, 2 * item + 1))
+    return np.exp(sigma * normal - 0.5 * sigma * sigma)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _push(time, code, size, when, what):  # type: ignore[no-untyped-def]
+    """Add an event to the heap; equal times are ordered by code."""
+    position = size
+    while position > 0:
+        parent = (position - 1) >> 1
+        if when < time[parent] or (when == time[parent] and what < code[parent]):
+            time[position] = time[parent]
+            code[position] = code[parent]
+            position = parent
+        else:
+            break
+    time[position] = when
+    code[position] = what
+
+
+@njit(cache=True, nogil=True)
+def _pop(time, code, size):  # type: ignore[no-untyped-def]
+    """Remove the first of ``size + 1`` events, which the caller has read."""
+    when, what = time[size], code[size]
+    position, child = 0, 1
+    while child < size:
+        other = child + 1
+        if other < size and (time[other] < time[child] or (time[other] == time[child] and code[other] < code[child])):
+            child = other
+        if time[child] < when or (time[child] == when and code[child] < what):
+            time[position] = time[child]
+            code[position] = code[child]
+            position = child
+            child = 2 * position + 1
+        else:
+            break
+    time[position] = when
+    code[position] = what
+
+
+@njit(cache=True, nogil=True)
+def event_workspace(n: int, d: int, t: int, e: int, p: int) -> EventWorkspace:
+    """Scratch for N operations, D devices, T tensors, E edges and P graph inputs."""
+    transfers = t * d
+    events = n + d + min(transfers, e) + 1  # one per ready operation, running operation and transfer
+    return EventWorkspace(
+        np.empty(n, np.int32), np.empty(n), np.empty(n), np.empty(events), np.empty(events, np.int64),
+        np.empty(n, np.int32), np.empty(d + 1, np.int32), np.empty(d, np.int32), np.empty(d, np.bool_),
+        np.empty(d, np.bool_), np.empty(d * d, np.int64), np.empty(d * d, np.int64), np.empty(transfers, np.int64),
+        np.empty(d, np.int32), np.empty(d, np.int32), np.empty(d * d, np.int32),
+        np.empty(n), np.empty(n), np.empty(transfers), np.empty(transfers), np.empty(transfers),
+        np.empty(n, np.int32), np.empty(transfers, np.int32), np.empty(p, np.bool_), np.empty(d), np.empty(d),
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def simulate_events(problem, assignment, priority, options, sample, work):  # type: ignore[no-untyped-def]
+    """Run the event loop once and return the makespan.
+
+    ``priority`` [N] ranks the operations under ``PRIORITY`` (smaller first). Afterwards ``work``
+    holds the start of each operation; with ``options.record`` also ends, and the times at which
+    transfers were produced, sent and arrived (NaN where none took place); with
+    ``options.track_memory`` the peak bytes of each device.
+
+    Event codes: v - operation v ends; n + v - the last input of v arrives; 2n + k - transfer k has
+    left its ports. An arrival is known when its transfer starts, so it needs no event of its own.
+    """
+    compute_s, rate, latency, out_ptr = problem.compute_s, problem.seconds_per_byte, problem.latency, problem.out_ptr
+    edge_source, edge_target, edge_bytes = problem.edge_source, problem.edge_target, problem.edge_bytes
+    tensor_ptr, edge_tensor = problem.tensor_ptr, problem.edge_tensor
+    waiting, ready, rank, time, code = work.waiting, work.ready, work.rank, work.event_time, work.event_code
+    queue, queue_start, queue_size, running = work.queue, work.queue_start, work.queue_size, work.running
+    marked, head, tail, following = work.marked, work.head, work.tail, work.following
+    egress, ingress, lanes, produced = work.egress, work.ingress, work.lanes, work.produced
+    sigma, seed, track = options.noise, options.seed, options.track_memory
+    n, d = assignment.shape[0], latency.shape[0]
+    _prepare(problem, assignment, priority, options, sample, work)
+    events = 0
+    for v in range(n):
+        if waiting[v] == 0:
+            _push(time, code, events, 0.0, np.int64(n + v))
+            events += 1
+    makespan, now, pending = 0.0, 0.0, 0
+    while True:
+        while events > 0 and time[0] <= now:
+            what = code[0]
+            events -= 1
+            _pop(time, code, events)
+            if what >= n:
+                if what < 2 * n:  # the last input of an operation has arrived
+                    v = np.int32(what - n)
+                    here = assignment[v]
+                    if options.order == FIFO:
+                        rank[v] = now
+                    _sift_up(queue, queue_start[here], queue_size[here], v, rank)
+                    queue_size[here] += 1
+                else:  # a transfer has left its ports
+                    transfer = what - 2 * n
+                    source = edge_source[tensor_ptr[transfer // d]]
+                    here, there = assignment[source], transfer % d
+                    egress[here] -= 1
+                    ingress[there] -= 1
+                    lanes[here * d + there] -= 1
+                    if track:
+                        _let_go(source, here, problem.out_bytes, problem.returned, work.holds, work.live)
+                continue
+            v = np.int32(what)  # an operation has ended
+            makespan = now
+            here = assignment[v]
+            running[here] = False
+            if track:
+                _let_inputs_go(problem, assignment, work, v)
+            edge = out_ptr[v]
+            while edge < out_ptr[v + 1]:
+                tensor = np.int64(edge_tensor[edge])
+                stop = tensor_ptr[tensor + 1]
+                remote = False
+                while edge < stop:
+                    w = edge_target[edge]
+                    if assignment[w] != here:
+                        marked[assignment[w]] = True
+                        remote = True
+                    else:
+                        ready[w] = max(ready[w], now)
+                        waiting[w] -= 1
+                        if waiting[w] == 0:
+                            _push(time, code, events, ready[w], np.int64(n + w))
+                            events += 1
+                    edge += 1
+                if not remote:
+                    continue
+                for there in range(d):
+                    if marked[there]:
+                        marked[there] = False
+                        link, transfer = here * d + there, tensor * d + there
+                        produced[transfer] = now
+                        following[transfer] = -1
+                        if head[link] < 0:
+                            head[link] = transfer
+                        else:
+                            following[tail[link]] = transfer
+                        tail[link] = transfer
+                        pending += 1
+        while pending > 0:  # transfers start by time produced, then source, then destination
+            link = _first_transfer(
+                problem.tensor_ptr, edge_source, options.contention, options.channels, head, egress, ingress, lanes, produced
+            )
+            if link < 0:
+                break
+            transfer = head[link]
+            head[link] = following[transfer]
+            pending -= 1
+            here, there, first = link // d, link % d, tensor_ptr[transfer // d]
+            seconds = edge_bytes[first] * rate[here, there] * _noise(sigma, seed, sample, n + transfer)
+            arrival = now + (latency[here, there] + seconds)
+            for edge in range(first, tensor_ptr[transfer // d + 1]):
+                w = edge_target[edge]
+                if assignment[w] == there:
+                    ready[w] = max(ready[w], arrival)
+                    waiting[w] -= 1
+                    if waiting[w] == 0:
+                        _push(time, code, events, ready[w], np.int64(n + w))
+                        events += 1
+            if options.record:
+                work.sent[transfer], work.arrived[transfer] = now, arrival
+            egress[here] += 1
+            ingress[there] += 1
+            lanes[link] += 1
+            if track:
+                _hold(there, edge_bytes[first], work.live, work.peak)
+            if track or options.contention != NO_CONTENTION:
+                _push(time, code, events, now + seconds, 2 * n + transfer)
+                events += 1
+        for device in range(d):
+            if queue_size[device] > 0 and not running[device]:
+                base = queue_start[device]
+                v = queue[base]
+                queue_size[device] -= 1
+                if queue_size[device] > 0:
+                    _sift_down(queue, base, queue_size[device], queue[base + queue_size[device]], rank)
+                running[device] = True
+                work.start[v] = now
+                end = now + compute_s[v, device] * _noise(sigma, seed, sample, v)
+                if options.record:
+                    work.end[v] = end
+                _push(time, code, events, end, np.int64(v))
+                events += 1
+                if track:
+                    _hold(device, problem.out_bytes[v], work.live, work.peak)
+        if events == 0:
+            return makespan
+        now = time[0]
+
+
+@njit(cache=True, nogil=True)
+def _prepare(problem, assignment, priority, options, sample, work):  # type: ignore[no-untyped-def]
+    """Reset the workspace and give every device its part of the queue array."""
+    n, d = assignment.shape[0], problem.latency.shape[0]
+    work.queue_start[:] = 0
+    for v in range(n):
+        work.queue_start[assignment[v] + 1] += 1
+        work.waiting[v] = problem.in_degree[v]
+        work.ready[v] = 0.0
+        if options.order == PRIORITY:
+            work.rank[v] = priority[v]
+        elif options.order == RANDOM:
+            work.rank[v] = uniform(options.seed, sample, -1 - v)
+    for device in range(d):
+        work.queue_start[device + 1] += work.queue_start[device]
+        work.queue_size[device] = 0
+        work.running[device] = False
+        work.marked[device] = False
+        work.egress[device] = 0
+        work.ingress[device] = 0
+    work.head[:] = -1
+    work.lanes[:] = 0
+    if options.record:
+        work.produced[:] = np.nan
+        work.sent[:] = np.nan
+        work.arrived[:] = np.nan
+    if options.track_memory:
+        _prepare_memory(problem, assignment, work)
+
+
+@njit(cache=True, nogil=True)
+def _first_transfer(tensor_ptr, edge_source, contention, channels, head, egress, ingress, lanes, produced):  # type: ignore[no-untyped-def]
+    """The link whose first waiting transfer may start before all others, or -1."""
+    d = egress.shape[0]
+    best, best_time, best_source = -1, 0.0, 0
+    for here in range(d):
+        if contention == PORTS and egress[here] >= channels:
+            continue
+        for there in range(d):
+            link = here * d + there
+            transfer = head[link]
+            if transfer < 0:
+                continue
+            if contention == NO_CONTENTION:
+                return link
+            if contention == PORTS:
+                if ingress[there] >= channels:
+                    continue
+            elif lanes[link] >= channels:
+                continue
+            when, source = produced[transfer], edge_source[tensor_ptr[transfer // d]]
+            if best >= 0 and when == best_time:
+                earlier = source < best_source or (source == best_source and there < best % d)
+            else:
+                earlier = best < 0 or when < best_time
+            if earlier:
+                best, best_time, best_source = link, when, source
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _hold(device, size, live, peak):  # type: ignore[no-untyped-def]
+    live[device] += size
+    peak[device] = max(peak[device], live[device])
+
+
+@njit(cache=True, nogil=True)
+def _let_go(v, device, out_bytes, returned, holds, live):  # type: ignore[no-untyped-def]
+    """One reason less to keep the outputs of v on its own device."""
+    holds[v] -= 1
+    if holds[v] == 0 and not returned[v]:
+        live[device] -= out_bytes[v]
+
+
+@njit(cache=True, nogil=True)
+def _prepare_memory(problem, assignment, work):  # type: ignore[no-untyped-def]
+    """Place the graph inputs, and count who keeps each output and each received copy alive."""
+    n, d = assignment.shape[0], problem.latency.shape[0]
+    work.live[:] = 0.0
+    for device in range(d):
+        work.input_seen[:] = False
+        for v in range(n):
+            if assignment[v] == device:
+                for entry in range(problem.input_ptr[v], problem.input_ptr[v + 1]):
+                    item = problem.input_index[entry]
+                    if not work.input_seen[item]:
+                        work.input_seen[item] = True
+                        work.live[device] += problem.input_bytes[item]
+    work.peak[:] = work.live
+    work.holds[:] = 0
+    work.copy_holds[:] = 0
+    for edge in range(problem.edge_target.shape[0]):
+        source = problem.edge_source[edge]
+        there = assignment[problem.edge_target[edge]]
+        if there == assignment[source]:
+            work.holds[source] += 1
+        else:
+            transfer = problem.edge_tensor[edge] * d + there
+            if work.copy_holds[transfer] == 0:
+                work.holds[source] += 1
+            work.copy_holds[transfer] += 1
+
+
+@njit(cache=True, nogil=True)
+def _let_inputs_go(problem, assignment, work, v):  # type: ignore[no-untyped-def]
+    """v has run: it no longer needs its inputs."""
+    d = problem.latency.shape[0]
+    here = assignment[v]
+    for entry in range(problem.in_ptr[v], problem.in_ptr[v + 1]):
+        edge = problem.in_edge[entry]
+        source = problem.edge_source[edge]
+        if assignment[source] == here:
+            _let_go(source, here, problem.out_bytes, problem.returned, work.holds, work.live)
+        else:
+            transfer = problem.edge_tensor[edge] * d + here
+            work.copy_holds[transfer] -= 1
+            if work.copy_holds[transfer] == 0:
+                work.live[here] -= problem.edge_bytes[edge]
+
+
+@njit(cache=True, nogil=True)
+def event_makespans(problem, assignments, priorities, options, first, result, peaks):  # type: ignore[no-untyped-def]
+    """Makespan [B] (and peak bytes [B, D] with ``track_memory``) of each row of assignments [B, N].
+
+    ``priorities`` is [B, N] or [1, N]; ``first`` is the number of the first row, for random draws.
+    """
+    n, d, t = assignments.shape[1], problem.latency.shape[0], problem.tensor_ptr.shape[0] - 1
+    work = event_workspace(n, d, t, problem.edge_target.shape[0], problem.input_bytes.shape[0])
+    for row in range(assignments.shape[0]):
+        ranks = priorities[min(row, priorities.shape[0] - 1)]
+        result[row] = simulate_events(problem, assignments[row], ranks, options, first + row, work)
+        if options.track_memory:
+            peaks[row] = work.peak

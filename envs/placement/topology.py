@@ -1,0 +1,372 @@
+"""Devices and the links between them: presets with their sources, or the user's own as YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import TopologyError, UnknownNameError
+
+Contention = Literal["none", "pair", "ports"]
+GB = 1e9
+TERA = 1e12
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator or processor.
+
+    Attributes:
+        kind: hardware type, such as ``P100``; matched with the device kinds of measured graphs.
+        flops_per_s: sustained FLOP/s of an operation kind that ``kind_flops_per_s`` does not name.
+        kind_flops_per_s: FLOP/s per operation kind (``matmul``, ``elementwise``, ...).
+        memory_bytes: capacity; infinite for no limit.
+        memory_bytes_per_s: bandwidth of the device's own memory; infinite for none to model.
+        overhead_s: fixed seconds per operation (launch).
+    """
+
+    kind: str = "device"
+    flops_per_s: float = 1.0
+    kind_flops_per_s: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: float = np.inf
+    memory_bytes_per_s: float = np.inf
+    overhead_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive = {"flops_per_s": self.flops_per_s, "memory_bytes_per_s": self.memory_bytes_per_s}
+        positive |= {f"kind_flops_per_s[{name}]": value for name, value in self.kind_flops_per_s.items()}
+        for name, value in positive.items():
+            if not value > 0:
+                raise TopologyError(f"device kind {self.kind}: {name} is {value}; expected a number above 0.")
+        for name, value in (("memory_bytes", self.memory_bytes), ("overhead_s", self.overhead_s)):
+            if not value >= 0:
+                raise TopologyError(f"device kind {self.kind}: {name} is {value}; expected a number from 0 up.")
+
+    def seconds(self, kind: Sequence[str], flops: NDArray, bytes_moved: NDArray) -> NDArray[np.float64]:
+        """Roofline seconds of operations: overhead + max(FLOPs / FLOP/s, bytes / memory bandwidth)."""
+        speed = np.array([self.kind_flops_per_s.get(name, self.flops_per_s) for name in kind])
+        return self.overhead_s + np.maximum(flops / speed, bytes_moved / self.memory_bytes_per_s)
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """D devices and the links between every ordered pair.
+
+    Attributes:
+        name: for tables.
+        devices: [D].
+        bandwidth: [D, D] bytes/s; the diagonal is not used.
+        latency: [D, D] seconds; a fixed delay of each transfer that occupies nothing.
+        contention: ``ports`` - each device has one egress and one ingress port, a transfer holds
+            both; ``pair`` - one queue per ordered pair of devices; ``none`` - transfers never wait.
+        channels: transfers that a port (or pair) carries at once, each at full bandwidth.
+        source: where the numbers come from.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    bandwidth: NDArray[np.float64]
+    latency: NDArray[np.float64]
+    contention: Contention = "ports"
+    channels: int = 1
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        count = len(self.devices)
+        if count == 0:
+            raise TopologyError(f"topology {self.name}: it has no device; at least one is needed.")
+        for label, smallest in (("bandwidth", "above 0"), ("latency", "from 0 up")):
+            matrix = np.array(getattr(self, label), dtype=np.float64)
+            if matrix.ndim == 0:
+                matrix = np.full((count, count), float(matrix))
+            if matrix.shape != (count, count):
+                raise TopologyError(
+                    f"topology {self.name}: {label} has shape {matrix.shape}, expected one number or "
+                    f"({count}, {count})."
+                )
+            off = matrix[~np.eye(count, dtype=bool)]
+            if off.size and not (np.all(off > 0) if label == "bandwidth" else np.all(off >= 0)):
+                raise TopologyError(f"topology {self.name}: every {label} between devices must be {smallest}.")
+            np.fill_diagonal(matrix, np.inf if label == "bandwidth" else 0.0)
+            matrix.setflags(write=False)
+            object.__setattr__(self, label, matrix)
+        if self.contention not in get_args(Contention):
+            raise TopologyError(
+                f"topology {self.name}: contention is {self.contention!r}; expected none, pair or ports."
+            )
+        if self.channels < 1:
+            raise TopologyError(f"topology {self.name}: channels is {self.channels}; expected 1 or more.")
+
+    @property
+    def d(self) -> int:
+        """Number of devices."""
+        return len(self.devices)
+
+    @property
+    def memory_bytes(self) -> NDArray[np.float64]:
+        """[D] capacity in bytes."""
+        return np.array([device.memory_bytes for device in self.devices])
+
+    @property
+    def relative_speed(self) -> NDArray[np.float64]:
+        """[D] FLOP/s as a share of the fastest device's."""
+        speed = np.array([device.flops_per_s for device in self.devices])
+        return speed / speed.max()
+
+    def with_links(
+        self,
+        *,
+        bandwidth: ArrayLike | None = None,
+        latency: ArrayLike | None = None,
+        contention: Contention | None = None,
+    ) -> Topology:
+        """The same devices with other links."""
+        return replace(
+            self,
+            bandwidth=self.bandwidth if bandwidth is None else bandwidth,
+            latency=self.latency if latency is None else latency,
+            contention=contention or self.contention,
+        )
+
+    @classmethod
+    def uniform(
+        cls,
+        devices: int = 4,
+        *,
+        flops_per_s: float = 1.0,
+        speeds: Sequence[float] | None = None,
+        bandwidth: ArrayLike = 1.0,
+        latency: ArrayLike = 0.0,
+        memory_bytes: float = np.inf,
+        contention: Contention = "ports",
+        kind: str = "device",
+        name: str | None = None,
+    ) -> Topology:
+        """Devices alike but for ``speeds`` (factors on ``flops_per_s``, one per device)."""
+        factors = tuple(speeds) if speeds is not None else (1.0,) * devices
+        return cls(
+            name=name or f"{len(factors)}x{kind}",
+            devices=tuple(
+                Device(kind if f == 1.0 else f"{kind}*{f:g}", flops_per_s * f, memory_bytes=memory_bytes)
+                for f in factors
+            ),
+            bandwidth=np.asarray(bandwidth),
+            latency=np.asarray(latency),
+            contention=contention,
+            source="uniform",
+        )
+
+    @classmethod
+    def preset(cls, name: str) -> Topology:
+        """A built-in machine: ``4xP100``, ``8xV100``, ``4xA100``, ``4xH100``, ``4xL4``, ``mixed``.
+
+        Each also as ``NAME-slow`` (3 GB/s links), ``NAME-contended`` (all traffic through the host:
+        12 GB/s at most, one port per device) and ``NAME-ideal`` (transfers never wait).
+
+        Raises:
+            UnknownNameError: no preset has this name.
+        """
+        base, _, variant = name.partition("-")
+        if base not in PRESETS or variant not in ("", *_VARIANTS):
+            raise UnknownNameError(
+                f"no topology is called {name!r}; choose one of {', '.join(PRESETS)}, alone or followed by "
+                f"{', '.join('-' + v for v in _VARIANTS)}, or give a YAML file."
+            )
+        topology = PRESETS[base]()
+        if not variant:
+            return topology
+        limit, contention = _VARIANTS[variant]
+        return replace(
+            topology,
+            name=name,
+            bandwidth=np.minimum(topology.bandwidth, limit),
+            contention=cast(Contention, contention),
+        )
+
+    @classmethod
+    def this_machine(cls, devices: int | None = None) -> Topology:
+        """The processors of this machine as devices: 20 GFLOP/s each, 5 GB/s between them (our choice).
+
+        The numbers are placeholders of the right size for one core with one thread; calibration
+        replaces them by measured ones.
+        """
+        import os
+
+        count = devices or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cls.uniform(
+            count,
+            flops_per_s=20e9,
+            bandwidth=5 * GB,
+            latency=50e-6,
+            kind="cpu",
+            name=f"this machine, {count} CPU devices",
+        )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], where: str = "topology") -> Topology:
+        """Build a topology from plain values, the schema of a topology file.
+
+        Keys: ``devices`` (a list; each with ``kind``, ``count`` (1), ``flops_per_s`` (needed),
+        ``kind_flops_per_s``, ``memory_bytes``, ``memory_bytes_per_s``, ``overhead_s``),
+        ``bandwidth`` (one number in bytes/s or a D x D list; needed for two devices and more),
+        ``latency`` (0), ``contention`` (``ports``), ``channels`` (1), ``name``, ``source``.
+
+        Raises:
+            TopologyError: a key is unknown, missing or of the wrong type; it is named.
+        """
+        _check_keys(values, ("devices", "bandwidth", "latency", "contention", "channels", "name", "source"), where)
+        entries = values.get("devices")
+        if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
+            raise TopologyError(f"{where}: devices is missing; give a list of devices with kind and flops_per_s.")
+        devices: list[Device] = []
+        for position, entry in enumerate(entries):
+            devices.extend(_read_device(entry, f"{where}, device {position}"))
+        if len(devices) > 1 and "bandwidth" not in values:
+            raise TopologyError(f"{where}: bandwidth is missing; give bytes/s between devices.")
+        return cls(
+            name=str(values.get("name", where)),
+            devices=tuple(devices),
+            bandwidth=_numbers(values.get("bandwidth", 1.0), f"{where}: bandwidth"),
+            latency=_numbers(values.get("latency", 0.0), f"{where}: latency"),
+            contention=cast(Contention, values.get("contention", "ports")),
+            channels=int(_numbers(values.get("channels", 1), f"{where}: channels")),
+            source=str(values.get("source", "")),
+        )
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Topology:
+        """Read a topology file; ``from_dict`` tells its keys.
+
+        Raises:
+            TopologyError: the file is missing, is no YAML or does not fit the schema.
+        """
+        import yaml
+
+        try:
+            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise TopologyError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file.") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise TopologyError(f"{path}: is not YAML ({' '.join(str(error).split())}).") from error
+        if not isinstance(values, Mapping):
+            raise TopologyError(f"{path}: expected keys such as devices and bandwidth, found {type(values).__name__}.")
+        return cls.from_dict(values, str(path))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that ``from_dict`` reads back."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "devices": [
+                {
+                    "kind": device.kind,
+                    "flops_per_s": device.flops_per_s,
+                    "kind_flops_per_s": dict(device.kind_flops_per_s),
+                    "memory_bytes": device.memory_bytes,
+                    "memory_bytes_per_s": device.memory_bytes_per_s,
+                    "overhead_s": device.overhead_s,
+                }
+                for device in self.devices
+            ],
+            "bandwidth": np.where(np.eye(self.d, dtype=bool), 1.0, self.bandwidth).tolist(),
+            "latency": self.latency.tolist(),
+            "contention": self.contention,
+            "channels": self.channels,
+        }
+
+
+def _check_keys(values: Mapping[str, Any], valid: Sequence[str], where: str) -> None:
+    for key in values:
+        if key not in valid:
+            near = get_close_matches(str(key), valid, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"valid keys are {', '.join(valid)}."
+            raise TopologyError(f"{where}: unknown key {key!r}; {hint}")
+
+
+def _numbers(value: Any, where: str) -> NDArray[np.float64]:
+    try:
+        return np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TopologyError(f"{where} is {value!r}; expected a number or a square list of numbers.") from error
+
+
+def _read_device(entry: Any, where: str) -> list[Device]:
+    if not isinstance(entry, Mapping):
+        raise TopologyError(f"{where}: expected keys such as kind and flops_per_s, found {entry!r}.")
+    numeric = ("flops_per_s", "memory_bytes", "memory_bytes_per_s", "overhead_s")
+    _check_keys(entry, ("kind", "count", "kind_flops_per_s", *numeric), where)
+    if "flops_per_s" not in entry:
+        raise TopologyError(f"{where}: flops_per_s is missing; give the device's FLOP/s.")
+    count = entry.get("count", 1)
+    if not isinstance(count, int) or count < 1:
+        raise TopologyError(f"{where}: count is {count!r}; expected a whole number from 1 up.")
+    numbers = {key: float(_numbers(entry[key], f"{where}: {key}")) for key in numeric if key in entry}
+    per_kind = {
+        str(kind): float(_numbers(value, f"{where}: kind_flops_per_s.{kind}"))
+        for kind, value in (entry.get("kind_flops_per_s") or {}).items()
+    }
+    device = Device(kind=str(entry.get("kind", "device")), kind_flops_per_s=per_kind, **numbers)
+    return [device] * count
+
+
+def _gpu(kind: str, matmul: float, vector: float, memory: float, memory_rate: float) -> Device:
+    """Data-sheet peaks: products reach 80 % of them, memory 80 %; 5 microseconds a launch (our choice)."""
+    return Device(
+        kind=kind,
+        flops_per_s=0.8 * vector * TERA,
+        kind_flops_per_s={name: 0.8 * matmul * TERA for name in ("matmul", "convolution", "attention")},
+        memory_bytes=memory * GB,
+        memory_bytes_per_s=0.8 * memory_rate * GB,
+        overhead_s=5e-6,
+    )
+
+
+# Peaks from NVIDIA's data sheets: TFLOP/s of float32 products (tensor cores with TF32 where there
+# are any) and vector float32, memory GB and GB/s. A K80 board holds two such GPUs.
+_P100 = _gpu("P100", 9.3, 9.3, 16, 732)
+_V100 = _gpu("V100", 15.7, 15.7, 16, 900)
+_K80 = _gpu("K80", 2.8, 2.8, 12, 240)
+_A100 = _gpu("A100", 156, 19.5, 40, 1555)
+_H100 = _gpu("H100", 494, 67, 80, 3350)
+_L4 = _gpu("L4", 60, 30.3, 24, 300)
+
+
+def _machine(
+    name: str, devices: Sequence[Device], gigabytes: ArrayLike, microseconds: float, source: str
+) -> Topology:
+    return Topology(
+        name=name,
+        devices=tuple(devices),
+        bandwidth=np.asarray(gigabytes) * GB,
+        latency=np.asarray(microseconds * 1e-6),
+        source=source,
+    )
+
+
+def _v100_links() -> NDArray[np.float64]:
+    """NVLink of a DGX-1 (25 GB/s a link and direction); pairs without one go over PCIe at 10 GB/s."""
+    links = np.full((8, 8), 10.0)
+    double = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]
+    single = [(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)]
+    for pairs, rate in ((single, 25.0), (double, 50.0)):
+        for a, b in pairs:
+            links[a, b] = links[b, a] = rate
+    return links
+
+
+PRESETS = {
+    "4xP100": lambda: _machine("4xP100", [_P100] * 4, 12, 10, "PCIe 3.0 x16, 12 of 15.75 GB/s sustained"),
+    "8xV100": lambda: _machine("8xV100", [_V100] * 8, _v100_links(), 10, "DGX-1 hybrid cube mesh"),
+    "4xA100": lambda: _machine("4xA100", [_A100] * 4, 240, 5, "NVLink 3 with NVSwitch, 80 % of 300 GB/s"),
+    "4xH100": lambda: _machine("4xH100", [_H100] * 4, 360, 5, "NVLink 4 with NVSwitch, 80 % of 450 GB/s"),
+    "4xL4": lambda: _machine("4xL4", [_L4] * 4, 24, 10, "PCIe 4.0 x16, 24 of 31.5 GB/s sustained"),
+    "mixed": lambda: _machine("mixed", [_V100, _V100, _P100, _K80], 12, 10, "V100, V100, P100, K80 on PCIe 3.0 x16"),
+}
+
+_VARIANTS = {"slow": (3 * GB, "ports"), "contended": (12 * GB, "ports"), "ideal": (np.inf, "none")}

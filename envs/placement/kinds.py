@@ -16,9 +16,7 @@ KINDS = {
     "reduction": "sums, means, extrema, pooling, losses, scans",
     "elementwise": "one result per element",
     "gather": "reads or writes rows by index: embeddings and their gradients",
-    "formation": "combines the partial results of a sharded operation",
-    "reform": "cuts a sharded tensor anew, or gathers it",
-    "copy": "moves or converts data: clones, concatenations, padding, casts",
+    "copy": "moves or converts data: clones, concatenations, padding, casts, re-formed tiles",
     "create": "makes a tensor from nothing: constants, ranges, random numbers",
     "other": "anything else",
 }

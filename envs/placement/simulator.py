@@ -115,7 +115,7 @@ def simulate(
         end=work.end,
         transfers=_collect_transfers(problem, placed, work),
         peak_memory=work.peak,
-        makespan=makespan + _memory_penalty(problem, work.peak[None, :], memory or problem.memory)[0],
+        makespan=float(makespan + _memory_penalty(problem, work.peak[None, :], memory or problem.memory)[0]),
     )
 
 

@@ -11,8 +11,9 @@ from ..errors import GraphError
 from .graph import DataflowGraph
 from .interpreter import apply_views, execution_order
 from .kernel import Kernel, Reference, View
-from .tiling_rules import Operation, find_rule, whole
-from .workloads.sharded_tensor import all_boundaries, extent, plan_reshape, tile_regions
+from .tiling_operation import Operation, whole
+from .tiling_rules import find_rule
+from .workloads.sharded_tensor import Boundaries, all_boundaries, extent, plan_reshape, tile_regions
 from .workloads.tensor_program import ShardedTensor, TensorProgram
 
 CutFunction = Callable[[str, str, tuple[int, ...]], Sequence[int]]
@@ -189,7 +190,7 @@ class _Tiler:
 
     def reshape(self, tensor: ShardedTensor, shape: tuple[int, ...]) -> ShardedTensor:
         """Another shape, with as many cuts kept as tiles that map to tiles allow, leading ones first."""
-        kept = [(0, size) for size in tensor.shape]
+        kept: list[Boundaries] = [(0, size) for size in tensor.shape]
         for dim, listed in enumerate(tensor.cuts):
             trial = (*kept[:dim], listed, *kept[dim + 1 :])
             if plan_reshape(ShardedTensor(tensor.shape, tensor.dtype, trial, ()), shape).before == trial:

@@ -6,109 +6,15 @@ it does not apply; then the operation stays whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import replace
 from typing import Any
 
 from .interpreter import operator_of
 from .kernel import Kernel, Reference, TensorType
-from .workloads.normalisation import log_softmax, softmax
-from .workloads.sharded_tensor import Argument, Boundaries, Region, boundaries, extent
-from .workloads.tensor_program import ShardedTensor, TensorProgram
-
-Results = Sequence[ShardedTensor]
-Rule = Callable[["Operation"], Results | None]
-
-
-@dataclass
-class Operation:
-    """One operation of the untiled graph.
-
-    Attributes:
-        program: where the tiles go.
-        kernel, name, kind, flops: of the operation.
-        tensor: gives the sharded tensor behind a reference of the untiled graph.
-        gather: gives a sharded tensor in one tile.
-        choose: pieces by kind, name and sizes; see ``tiling.tile``.
-    """
-
-    program: TensorProgram
-    kernel: Kernel
-    name: str
-    kind: str
-    flops: float
-    tensor: Callable[[Reference], ShardedTensor]
-    gather: Callable[[ShardedTensor], ShardedTensor]
-    choose: Callable[[str, str, tuple[int, ...]], Sequence[int]]
-
-    def argument(self, position: int, default: Any = None) -> Any:
-        """An argument by position; references become sharded tensors."""
-        if position >= len(self.kernel.args):
-            return default
-        value = self.kernel.args[position]
-        return self.tensor(value) if isinstance(value, Reference) else value
-
-    def arguments(self, start: int = 0) -> list[Any]:
-        """All positional arguments from ``start`` on."""
-        return [self.argument(position) for position in range(start, len(self.kernel.args))]
-
-    def bounds(self, kind: str, natural: Sequence[Boundaries]) -> list[Boundaries]:
-        """Boundary lists of an iteration space: the operands' own, else the chosen number of pieces."""
-        sizes = tuple(listed[-1] for listed in natural)
-        chosen = self.choose(kind, self.name, sizes)
-        return [
-            listed if len(listed) > 2 else boundaries(size, pieces)
-            for listed, size, pieces in zip(natural, sizes, chosen, strict=True)
-        ]
-
-    def tilewise(
-        self, args: Callable[[Region], Sequence[Any]], cuts: Sequence[Boundaries], output: int = 0
-    ) -> ShardedTensor:
-        """The operator itself on each tile of its first output; FLOPs are shared out by size."""
-        kind, kernel = self.kernel.outputs[output], self.kernel
-        share = self.flops / max(kind.elements, 1)
-        return self.program.tilewise(
-            lambda region: Kernel(
-                kernel.target, tuple(args(region)), (TensorType(extent(region), kind.dtype),), kernel.kwargs
-            ),
-            kind.shape,
-            cuts,
-            kind=self.kind,
-            name=self.name,
-            dtype=kind.dtype,
-            flops=lambda region: share * prod(extent(region)),
-        )
-
-    def elementwise(self, name: str, *operands: Any) -> ShardedTensor:
-        """One element-wise step of an operation that is composed of several."""
-        return self.program.elementwise(name, *operands, cuts=broadcast_cuts(operands), name=self.name)
-
-
-def whole(operation: Operation) -> Results:
-    """Leave an operation whole: gather its inputs, each output is one tile."""
-    kernel = operation.kernel
-
-    def gathered(value: Any) -> Any:
-        if isinstance(value, Reference):
-            return operation.gather(operation.tensor(value)).tiles[0]
-        if isinstance(value, Kernel):
-            return replace(value, args=gathered(value.args), kwargs=gathered(value.kwargs))
-        return tuple(gathered(item) for item in value) if isinstance(value, tuple | list) else value
-
-    moved = replace(kernel, args=gathered(kernel.args), kwargs=gathered(kernel.kwargs))
-    return operation.program.single(moved, kind=operation.kind, name=operation.name, flops=operation.flops)
-
-
-def broadcast_cuts(operands: Sequence[Any]) -> list[Boundaries]:
-    """For each dimension of an element-wise result, the cuts of the operand with most pieces."""
-    tensors = [operand for operand in operands if isinstance(operand, ShardedTensor)]
-    cuts = []
-    for dim in range(-max(len(tensor.shape) for tensor in tensors), 0):
-        present = [tensor for tensor in tensors if -dim <= len(tensor.shape)]
-        size = max(tensor.shape[dim] for tensor in present)
-        cuts.append(max((tensor.cuts[dim] for tensor in present if tensor.shape[dim] == size), key=len))
-    return cuts
+from .tiling_operation import Operation, Results, Rule, broadcast_cuts, broadcast_read
+from .tiling_rows import by_row, layer_norm, reduction, soft_maximum
+from .workloads.sharded_tensor import Argument, Boundaries, Region
+from .workloads.tensor_program import ShardedTensor
 
 
 def elementwise(operation: Operation) -> Results | None:
@@ -131,98 +37,39 @@ def elementwise(operation: Operation) -> Results | None:
 
 
 def product(operation: Operation) -> Results:
-    """``mm`` and ``bmm``."""
-    return [_product(operation, operation.argument(0), operation.argument(1))]
-
-
-def _product(operation: Operation, a: ShardedTensor, b: ShardedTensor) -> ShardedTensor:
+    """``mm`` and ``bmm``: products of tiles, and sums of them where the summed dimension is cut."""
+    a, b = operation.argument(0), operation.argument(1)
+    bounds = product_bounds(operation, a, b)
     batch = "b" * (len(a.shape) - 2)
-    summed = max(a.cuts[-1], b.cuts[-2], key=len)
-    natural = [*(max(x, y, key=len) for x, y in zip(a.cuts[:-2], b.cuts[:-2], strict=True)), a.cuts[-2], summed, b.cuts[-1]]
-    bounds = operation.bounds("matmul", natural)
-    equation = f"{batch}mk,{batch}kn->{batch}mn"
-    return operation.program.einsum(equation, a, b, dict(zip(f"{batch}mkn", bounds, strict=True)), operation.name)
+    cuts = dict(zip(f"{batch}mkn", bounds, strict=True))
+    return [operation.program.einsum(f"{batch}mk,{batch}kn->{batch}mn", a, b, cuts, operation.name)]
+
+
+def product_bounds(operation: Operation, a: ShardedTensor, b: ShardedTensor) -> list[Boundaries]:
+    """Boundary lists of batch, m, k and n; those of the operand with more pieces where both have one."""
+    batch = [max(x, y, key=len) for x, y in zip(a.cuts[:-2], b.cuts[:-2], strict=True)]
+    return operation.bounds("matmul", [*batch, a.cuts[-2], max(a.cuts[-1], b.cuts[-2], key=len), b.cuts[-1]])
 
 
 def product_and_sum(operation: Operation) -> Results | None:
-    """``addmm`` and ``baddbmm``: a product, then the addition; one operation per tile if no sum is cut."""
+    """``addmm`` and ``baddbmm``: tile by tile, or products, their sums and an addition where k is cut."""
     bias, a, b = operation.arguments()[:3]
     if operation.kernel.kwargs or len(operation.kernel.args) > 3:
         return None
-    formed = _product(operation, a, b)
-    return [operation.program.elementwise("aten.add.Tensor", formed, bias, name=f"{operation.name}.bias")]
+    *batch, m, k, n = product_bounds(operation, a, b)
+    if len(k) > 2:
+        (formed,) = product(replace(operation, kernel=replace(operation.kernel, args=operation.kernel.args[1:])))
+        return [operation.program.elementwise("aten.add.Tensor", formed, bias, name=f"{operation.name}.bias")]
 
+    def args(region: Region) -> list[Argument]:
+        outer = region[:-2]
+        return [
+            broadcast_read(bias, region),
+            a.read((*outer, region[-2], a.whole[-1])),
+            b.read((*outer, b.whole[-2], region[-1])),
+        ]
 
-def soft_maximum(operation: Operation) -> Results:
-    """``_softmax`` and ``_log_softmax``: row by row, or across tiles where the dimension is cut."""
-    x, dim, result = operation.argument(0), operation.argument(1), operation.kernel.outputs[0]
-    if not x.shape or x.grid[dim] == 1:
-        return [operation.tilewise(lambda region: (x.read(region), *operation.arguments(1)), x.cuts)]
-    if x.dtype != result.dtype:
-        x = operation.program.cast(x, result.dtype)
-    compose = log_softmax if "log" in operation.kernel.target else softmax
-    return [compose(operation.program, x, dim, name=operation.name)]
-
-
-def reduction(operation: Operation) -> Results | None:
-    """``sum``, ``mean``, ``amax`` and ``amin`` over some or all dimensions."""
-    x, result = operation.argument(0), operation.kernel.outputs[0]
-    if x.dtype != result.dtype or not x.shape:
-        return None
-    dims = operation.argument(1)
-    axes = tuple(range(len(x.shape))) if dims is None or dims == () else dims
-    keepdim = bool(operation.argument(2, False))
-    name = operation.kernel.target.split(".")[1]
-    return [operation.program.reduce(name, x, axes, keepdim=keepdim, name=operation.name)]
-
-
-def layer_norm(operation: Operation) -> Results | None:
-    """``native_layer_norm``: row by row, or across tiles where a normalised dimension is cut."""
-    x, normalised, weight, bias, eps = operation.arguments()
-    outputs, rows = operation.kernel.outputs, len(x.shape) - len(normalised)
-    if all(pieces == 1 for pieces in x.grid[rows:]):
-        return _layer_norm_by_row(operation, x, rows)
-    if any(kind.dtype != x.dtype for kind in outputs):
-        return None
-    program, axes, name = operation.program, tuple(range(rows, len(x.shape))), operation.name
-    mean = program.reduce("mean", x, axes, name=name)
-    centred = operation.elementwise("aten.sub.Tensor", x, mean)
-    squares = operation.elementwise("aten.mul.Tensor", centred, centred)
-    variance = program.reduce("mean", squares, axes, name=name)
-    inverse = operation.elementwise("aten.rsqrt.default", operation.elementwise("aten.add.Tensor", variance, eps))
-    result = operation.elementwise("aten.mul.Tensor", centred, inverse)
-    if weight is not None:
-        result = operation.elementwise("aten.mul.Tensor", result, weight)
-    if bias is not None:
-        result = operation.elementwise("aten.add.Tensor", result, bias)
-    return result, mean, inverse
-
-
-def _layer_norm_by_row(operation: Operation, x: ShardedTensor, rows: int) -> Results:
-    kernel = operation.kernel
-    parameters = [p if p is None else operation.gather(p).tiles[0] for p in operation.arguments()[2:4]]
-    share = operation.flops / max(kernel.outputs[0].elements, 1)
-
-    def row(region: Region) -> Kernel:
-        shapes = [extent(region)] + [extent(region)[:rows] + (1,) * (len(region) - rows)] * 2
-        kinds = tuple(TensorType(shape, kind.dtype) for shape, kind in zip(shapes, kernel.outputs, strict=True))
-        return Kernel(kernel.target, (x.read(region), kernel.args[1], *parameters, kernel.args[4]), kinds)
-
-    first = operation.program.tilewise(
-        row,
-        x.shape,
-        x.cuts,
-        kind=operation.kind,
-        name=operation.name,
-        dtype=kernel.outputs[0].dtype,
-        flops=lambda region: share * prod(extent(region)),
-    )
-    narrow = (*x.cuts[:rows], *(((0, 1),) * (len(x.shape) - rows)))
-    others = [
-        ShardedTensor(kind.shape, kind.dtype, narrow, tuple(replace(t, output=n) for t in first.tiles))
-        for n, kind in enumerate(kernel.outputs[1:], 1)
-    ]
-    return [first, *others]
+    return [operation.tilewise(args, [*batch, m, n])]
 
 
 def attention(operation: Operation) -> Results | None:
@@ -244,12 +91,6 @@ def attention(operation: Operation) -> Results | None:
         return [*pieces, *seen, *operation.kernel.args[4:]]
 
     return [operation.tilewise(args, cuts)]
-
-
-def broadcast_read(tensor: ShardedTensor, region: Region) -> Argument:
-    """What a tile of a broadcast result needs of an operand."""
-    own = region[len(region) - len(tensor.shape) :]
-    return tensor.read(tuple((0, 1) if size == 1 else span for size, span in zip(tensor.shape, own, strict=True)))
 
 
 def embedding(operation: Operation) -> Results:
@@ -335,6 +176,26 @@ def concatenation(operation: Operation) -> Results | None:
     return [replace(empty, tiles=tuple(tiles[region] for region in empty.regions()))]
 
 
+def pooling(operation: Operation) -> Results | None:
+    """Operators that work on each image and channel by itself."""
+    x, result = operation.argument(0), operation.kernel.outputs[0]
+    if len(x.shape) != len(result.shape) or any(kind.shape != result.shape for kind in operation.kernel.outputs):
+        return None
+    return operation.tilewise_all(
+        lambda region: (x.read((*region[:2], *x.whole[2:])), *operation.kernel.args[1:]),
+        [*x.cuts[:2], *((0, size) for size in result.shape[2:])],
+    )
+
+
+def constant(operation: Operation) -> Results:
+    """``full``, ``zeros`` and ``ones``: one stored element, repeated by a view."""
+    kernel, (kind,) = operation.kernel, operation.kernel.outputs
+    one = TensorType((1,) * len(kind.shape), kind.dtype)
+    small = replace(kernel, args=(one.shape, *kernel.args[1:]), outputs=(one,))
+    (element,) = operation.program.single(small, kind=operation.kind, name=operation.name, flops=operation.flops)
+    return [element.viewed("aten.expand.default", [(kind.shape,)], kind.shape, [1] * len(kind.shape))]
+
+
 RULES: dict[str, Rule] = {
     "mm": product,
     "bmm": product,
@@ -352,6 +213,9 @@ RULES: dict[str, Rule] = {
     "index_put": index_put,
     "convolution": convolution,
     "cat": concatenation,
+    **dict.fromkeys(("any", "all", "argmax", "argmin", "prod", "var", "std", "logsumexp", "cumsum", "cumprod"), by_row),
+    **dict.fromkeys(("max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d"), pooling),
+    **dict.fromkeys(("full", "zeros", "ones"), constant),
     **dict.fromkeys(("clone", "_to_copy", "full_like", "zeros_like", "ones_like"), elementwise),
 }
 """Rule of each operator; point-wise operators not named here follow ``elementwise``."""

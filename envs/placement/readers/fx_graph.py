@@ -103,7 +103,9 @@ class _Translator:
                 view = View("aten.slice.Tensor", (dim, start, start + piece.shape[dim], 1))
                 start += piece.shape[dim]
             else:
-                raise GraphError(f"{self.module}: the operator {node.target} returns several views, which is not known.")
+                raise GraphError(
+                    f"{self.module}: the operator {node.target} returns several views, which is not known."
+                )
             pieces.append(replace(source, views=(*source.views, view)))
         return pieces
 
@@ -115,7 +117,10 @@ class _Translator:
         )
         kwargs = {key: value for key, value in node.kwargs.items() if key not in ("device", "pin_memory")}
         kernel = Kernel(
-            str(target), self.arguments(node.args), outputs, tuple(zip(kwargs, self.arguments(kwargs.values()), strict=True))
+            str(target),
+            self.arguments(node.args),
+            outputs,
+            tuple(zip(kwargs, self.arguments(kwargs.values()), strict=True)),
         )
         path, layer, backward = _place(node)
         reference = self.builder.add(

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import io
-import logging
-import traceback
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import GraphError, HadopplerError, MissingExtraError
 from ..graph import DataflowGraph
+from .capture_errors import explain, quiet
 
 if TYPE_CHECKING:
     import torch
     from torch import fx
-
     from torch.export import ExportedProgram
 
 
@@ -97,7 +92,7 @@ def capture(
     if not isinstance(args, tuple | list):
         raise GraphError(f"{type(module).__name__}: args is a {type(args).__name__}; give a tuple of arguments.")
     ordered = {key: (kwargs or {})[key] for key in sorted(kwargs or {})}
-    with _quiet():
+    with quiet():
         try:
             neutral, given, named = _on_fake_cpu(module, tuple(args), ordered)
             program = torch.export.export(neutral, given, named, strict=False)
@@ -105,24 +100,11 @@ def capture(
         except HadopplerError:
             raise
         except Exception as error:
-            raise _explain(error, module, training) from error
+            raise explain(error, module, training) from error
     captured.title = type(module).__name__
     _share_names(captured, module)
     captured.graph.eliminate_dead_code()
     return captured
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch's warnings and log messages about the capture to itself; errors are raised anyway."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 def _on_fake_cpu(
@@ -254,32 +236,3 @@ def _share_names(captured: Captured, module: torch.nn.Module) -> None:
         (f"grad.{owner.get(name[5:], name[5:])}" if name.startswith("grad.") else name, node)
         for name, node in captured.outputs
     ]
-
-
-def _explain(error: Exception, module: torch.nn.Module, training: bool) -> GraphError:
-    """One sentence about why the capture failed, and a way out."""
-    name, text = type(module).__name__, str(error)
-    place = _user_line(error)
-    if any(word in f"{type(error).__name__} {text}".lower() for word in ("data-dependent", "datadependent", "unbacked")):
-        return GraphError(
-            f"{name}: its control flow or a shape depends on the values of tensors{place}, which a static graph "
-            "cannot hold; write the choice as torch.where, or capture the submodules on either side of it one by one."
-        )
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
-    mode = "forward and backward" if training else "forward"
-    return GraphError(
-        f"{name}: torch.export could not capture its {mode}{place} ({type(error).__name__}: {first[:200]}); check that "
-        "module(*args) runs and that it does nothing but compute with tensors."
-    )
-
-
-def _user_line(error: Exception) -> str:
-    """Where in the user's code an error arose, as `` (file, line N: code)``, or nothing."""
-    import torch
-
-    ours = tuple(str(Path(file).parent) for file in (torch.__file__, __file__))
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(".py")]
-    frames = [frame for frame in frames if not frame.filename.startswith(ours)]
-    if not frames:
-        return ""
-    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line})"

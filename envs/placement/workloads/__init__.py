@@ -63,11 +63,15 @@ WORKLOADS: dict[str, Callable[..., DataflowGraph]] = {
 """Name -> builder."""
 
 
-def make_graph(name: str, **options: Any) -> DataflowGraph:
+def make_graph(name: str, *, costs: str = "real", **options: Any) -> DataflowGraph:
     """Build a workload by name; ``options`` are its builder's parameters.
 
+    Args:
+        costs: ``real`` - FLOPs and bytes; ``published`` - the cost columns of the public text files
+            (``published_costs``), for the raw cost model.
+
     Raises:
-        UnknownNameError: no such workload or option; the valid ones are listed.
+        UnknownNameError: no such workload, option or cost model; the valid ones are listed.
         GraphError: the sizes and cuts do not fit together.
     """
     builder = WORKLOADS.get(name)
@@ -77,4 +81,7 @@ def make_graph(name: str, **options: Any) -> DataflowGraph:
     for option in options:
         if option not in known:
             raise UnknownNameError(f"{name} has no option {option!r}; use one of {', '.join(known)}.")
-    return builder(**options)
+    if costs not in ("real", "published"):
+        raise UnknownNameError(f"{name}: costs is {costs!r}; expected real or published.")
+    graph = builder(**options)
+    return published_costs(graph) if costs == "published" else graph

@@ -1,0 +1,1 @@
+"""Hydra configuration: one folder a group, values only in YAML."""

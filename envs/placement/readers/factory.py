@@ -1,0 +1,90 @@
+"""A user's module by the name of a function that makes it: ``graph=module model=package.module:factory``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from ...errors import GraphError, MissingExtraError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def load_factory(name: str) -> tuple[torch.nn.Module, tuple[Any, ...]]:
+    """Call a user's factory and give its module and example arguments.
+
+    The factory takes no arguments and returns ``(module, args)``, or a module alone if its call
+    needs no arguments. Modules in the current folder can be named, too.
+
+    Args:
+        name: ``package.module:factory``; the factory may be nested (``module:Class.method``).
+
+    Raises:
+        GraphError: the name is malformed or unknown, or the factory fails or returns something else.
+        MissingExtraError: torch is not installed.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("A module needs torch; install hadoppler[torch].") from error
+    place, _, attribute = name.partition(":")
+    if not place or not attribute:
+        raise GraphError(f"The model {name!r} is not of the form 'package.module:factory'.")
+    with _current_folder():
+        factory = _find(name, place, attribute)
+        try:
+            made = factory()
+        except Exception as error:
+            raise GraphError(
+                f"{name}: the factory failed ({type(error).__name__}: {error}); it must run without arguments."
+            ) from error
+    module, args = made if isinstance(made, tuple) and len(made) == 2 else (made, ())
+    if not isinstance(module, torch.nn.Module) or not isinstance(args, tuple | list):
+        raise GraphError(
+            f"{name}: the factory returned {_describe(made)}; expected (module, args) with a torch.nn.Module and a "
+            "tuple of arguments."
+        )
+    return module, tuple(args)
+
+
+def _find(name: str, place: str, attribute: str) -> Any:
+    try:
+        found: Any = importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
+            raise GraphError(f"{name}: there is no module {error.name!r} here or installed; check the name.") from error
+        raise GraphError(f"{name}: importing {place!r} needs {error.name!r}; install it.") from error
+    except Exception as error:
+        raise GraphError(f"{name}: importing {place!r} failed ({type(error).__name__}: {error}).") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            close = get_close_matches(part, dir(found), 1)
+            hint = f"did you mean {close[0]!r}?" if close else "check the name."
+            raise GraphError(f"{name}: {place!r} has no {part!r}; {hint}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise GraphError(
+            f"{name}: {attribute!r} is {_describe(found)}, expected a function that returns (module, args)."
+        )
+    return found
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"a tuple of {', '.join(type(item).__name__ for item in value) or 'nothing'}"
+    return f"a {type(value).__name__}"
+
+
+@contextmanager
+def _current_folder() -> Iterator[None]:
+    """Make modules of the current folder importable, as ``python`` does."""
+    sys.path.insert(0, "")
+    try:
+        yield
+    finally:
+        sys.path.remove("")

@@ -1,0 +1,136 @@
+"""A schedule as a picture and as a trace file that Perfetto and chrome://tracing open."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .problem import PlacementProblem
+from .simulator import Schedule
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Wong's eight colours, distinct for colour-blind readers; hatches tell kinds apart without colour.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
+HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")
+TRANSFER_COLOUR = "#444444"
+
+
+def gantt(problem: PlacementProblem, schedule: Schedule, *, title: str = "", until: float | None = None) -> Figure:
+    """One row of operations per device, coloured by kind, with the incoming transfers below it.
+
+    ``until`` fixes the end of the time axis, so that pictures compare.
+    """
+    from matplotlib.figure import Figure
+
+    unit, label = time_axis(problem, until or schedule.makespan)
+    figure = Figure(figsize=(11, 1.4 + 0.75 * problem.d), layout="constrained")
+    axes = figure.add_subplot()
+    kinds = sorted(set(problem.graph.kind), key=_weight(problem), reverse=True)
+    colour = {kind: COLOURS[min(i, len(COLOURS) - 1)] for i, kind in enumerate(kinds)}
+    hatch = {kind: HATCHES[min(i, len(HATCHES) - 1)] for i, kind in enumerate(kinds)}
+    kind_of = np.array(problem.graph.kind)
+    for device in range(problem.d):
+        on_device = schedule.assignment == device
+        for kind in kinds:
+            mine = on_device & (kind_of == kind) & ~np.isnan(schedule.start)
+            spans = np.column_stack([schedule.start[mine], schedule.end[mine] - schedule.start[mine]]) / unit
+            axes.broken_barh(
+                [(a, b) for a, b in spans], (device - 0.35, 0.5),
+                facecolors=colour[kind], hatch=hatch[kind], edgecolor="white", linewidth=0.3,
+            )  # fmt: skip
+        incoming = schedule.transfers.target == device
+        spans = np.column_stack([schedule.transfers.start, schedule.transfers.end - schedule.transfers.start])
+        axes.broken_barh([(a, b) for a, b in spans[incoming] / unit], (device + 0.2, 0.15), facecolors=TRANSFER_COLOUR)
+    axes.set_yticks(range(problem.d), [f"{i}: {item.kind}" for i, item in enumerate(problem.topology.devices)])
+    axes.invert_yaxis()
+    axes.set_xlim(0, (until or schedule.makespan or 1.0) / unit)
+    axes.set_xlabel(f"time [{label}]")
+    axes.set_ylabel("device")
+    axes.set_title(title or problem.graph.summary())
+    _legend(axes, kinds[: len(COLOURS)], colour, hatch)
+    return figure
+
+
+def _weight(problem: PlacementProblem) -> Any:
+    total: dict[str, float] = {}
+    for kind, seconds in zip(problem.graph.kind, problem.best_s.tolist(), strict=True):
+        total[kind] = total.get(kind, 0.0) + seconds
+    return lambda kind: (total[kind], kind)
+
+
+def _legend(axes: Any, kinds: list[str], colour: dict[str, str], hatch: dict[str, str]) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [Patch(facecolor=colour[kind], hatch=hatch[kind], edgecolor="white", label=kind) for kind in kinds]
+    handles.append(Patch(facecolor=TRANSFER_COLOUR, label="incoming transfer"))
+    axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize="small")
+
+
+def time_axis(problem: PlacementProblem, span: float) -> tuple[float, str]:
+    """A divisor and its name so that ``span`` reads well: s, ms, microseconds, or the raw unit."""
+    if problem.topology.name == "raw":
+        return problem.time_unit, f"raw / {problem.time_unit:g}" if problem.time_unit != 1 else "raw"
+    for unit, label in ((1.0, "s"), (1e-3, "ms")):
+        if span >= unit:
+            return unit, label
+    return 1e-6, "µs"
+
+
+def save_gantt(path: str | Path, problem: PlacementProblem, schedule: Schedule, *, title: str = "") -> None:
+    """Write the picture as PNG, atomically."""
+    target = Path(path)
+    scratch = target.with_name(f".{target.stem}.{os.getpid()}.png")
+    gantt(problem, schedule, title=title).savefig(scratch, dpi=120)
+    scratch.replace(target)
+
+
+def gantt_image(problem: PlacementProblem, schedule: Schedule, *, title: str = "") -> NDArray[np.uint8]:
+    """The picture as [height, width, 3] bytes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(gantt(problem, schedule, title=title))
+    canvas.draw()
+    return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
+
+
+def write_trace(path: str | Path, problem: PlacementProblem, schedule: Schedule) -> None:
+    """Write Chrome's trace event format: a process per device, with threads for operations and arrivals.
+
+    Times are microseconds; in the raw cost model, units of ``time_unit`` / 1e6.
+    """
+    graph, micro = problem.graph, 1e6 / problem.time_unit
+    events: list[dict[str, Any]] = []
+    for device, item in enumerate(problem.topology.devices):
+        events.append({"ph": "M", "name": "process_name", "pid": device, "args": {"name": f"{device}: {item.kind}"}})
+        for thread, name in enumerate(("operations", "incoming transfers")):
+            events.append({"ph": "M", "name": "thread_name", "pid": device, "tid": thread, "args": {"name": name}})
+    for v in np.argsort(schedule.start, kind="stable").tolist():
+        start, end = float(schedule.start[v]), float(schedule.end[v])
+        events.append(
+            {
+                "ph": "X", "name": graph.names[v], "cat": graph.kind[v], "pid": int(schedule.assignment[v]), "tid": 0,
+                "ts": start * micro, "dur": (end - start) * micro,
+                "args": {"id": graph.ids[v], "flops": float(graph.flops[v]), "out_bytes": float(graph.out_bytes[v])},
+            }  # fmt: skip
+        )
+    moved = schedule.transfers
+    for k in range(len(moved.start)):
+        events.append(
+            {
+                "ph": "X", "name": f"{graph.names[moved.operation[k]]} from {moved.source[k]}", "cat": "transfer",
+                "pid": int(moved.target[k]), "tid": 1,
+                "ts": float(moved.start[k]) * micro, "dur": float(moved.end[k] - moved.start[k]) * micro,
+                "args": {"bytes": float(moved.bytes[k]), "waited_us": float(moved.start[k] - moved.produced[k]) * micro},
+            }  # fmt: skip
+        )
+    target = Path(path)
+    scratch = target.with_name(f".{target.name}.{os.getpid()}")
+    scratch.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
+    scratch.replace(target)

@@ -1,0 +1,51 @@
+"""The command ``hadoppler``: finds the command by name and hands it the other arguments."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+COMMANDS = {
+    "place": "place the operations of a graph on devices and compare methods",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    if words[0] == "--version":
+        from hadoppler import __version__
+
+        print(f"hadoppler {__version__}")
+        return 0
+    if words[0] not in COMMANDS:
+        near = get_close_matches(words[0], COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(COMMANDS)}."
+        print(f"hadoppler: there is no command {words[0]!r}; {hint}", file=sys.stderr)
+        return 2
+    return int(import_module(f"hadoppler.scripts.{words[0]}").main(words[1:]))
+
+
+def _help() -> str:
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()]
+    return "\n".join(
+        [
+            "hadoppler COMMAND [name=value ...]",
+            "",
+            "Schedule deep-learning work on unequal hardware.",
+            "",
+            *lines,
+            "",
+            "hadoppler COMMAND --help tells a command's choices and values; -m sweeps over comma-separated values.",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

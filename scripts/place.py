@@ -1,0 +1,165 @@
+"""``hadoppler place``: graph x devices x methods -> a table, a picture, placements."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import MISSING, DictConfig, OmegaConf
+from rich.console import Console
+
+from hadoppler import PLACEMENTS, place
+from hadoppler.envs.errors import HadopplerError, PlacementError
+from hadoppler.scripts.application import CommandError, instantiate, launch
+from hadoppler.scripts.report import print_placements, write_results, write_run_record
+
+if TYPE_CHECKING:
+    from hadoppler.envs.placement import DataflowGraph, Placement, PlacementProblem
+
+
+@dataclass
+class PlaceConfig:
+    """Schema of ``hadoppler place``."""
+
+    graph: dict[str, Any] = MISSING
+    topology: dict[str, Any] = MISSING
+    method: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    seed: int = 0
+    order: str = "fifo"
+    contention: str | None = None
+    memory: str = "error"
+    pictures: bool = True
+
+
+ConfigStore.instance().store(name="place_schema", node=PlaceConfig, provider="hadoppler")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    return launch("place", run, sys.argv[1:] if arguments is None else arguments)
+
+
+def run(config: DictConfig) -> list[dict[str, Any]]:
+    """Place one graph with every chosen method; returns the rows of the table."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    console = Console()
+    problem = build_problem(config)
+    write_run_record(folder, config)
+    answers, failures = {}, {}
+    with console.status("") as status:
+        for name, options in config.method.items():
+            status.update(f"{name} ({len(answers) + len(failures) + 1} of {len(config.method)})")
+            try:
+                answers[str(name)] = place(
+                    str(name), problem, seed=config.seed, order=config.order, **(options or {})
+                )
+            except PlacementError as error:
+                failures[str(name)] = str(error)
+    if not answers:
+        raise CommandError("no method gave a placement: " + " ".join(failures.values()))
+    rows = [result_row(problem, placement) for placement in answers.values()]
+    best = min(row["makespan"] for row in rows)
+    for row in rows:
+        row["ratio_best"] = row["makespan"] / best if best > 0 else 1.0
+    write_results(folder, config, rows, failures)
+    print_placements(console, problem, rows, failures)
+    for path in write_placements(folder, problem, answers, pictures=config.pictures):
+        console.print(f"  {path}", highlight=False, soft_wrap=True)
+    return rows
+
+
+def build_problem(config: DictConfig) -> PlacementProblem:
+    """The graph of ``config.graph`` on the devices of ``config.topology``."""
+    from hadoppler.envs.placement import PlacementProblem, Topology
+
+    unknown = [name for name in config.method if name not in PLACEMENTS]
+    if unknown:
+        from hadoppler.baselines.placement.registry import find_method
+
+        for name in unknown:
+            find_method(str(name), PLACEMENTS)
+    if not config.method:
+        raise CommandError(f"no method is chosen; give method=[...] with some of {', '.join(PLACEMENTS)}.")
+    graph = instantiate(config.graph)
+    devices = instantiate(OmegaConf.masked_copy(config.topology, [k for k in config.topology if k != "costs"]))
+    if not isinstance(devices, Topology):
+        problem: PlacementProblem = devices(graph)
+        return problem.with_options(contention=config.contention)
+    return PlacementProblem(graph, devices, contention=config.contention, memory=config.memory)
+
+
+def raw_problem(graph: DataflowGraph, devices: int = 4, speeds: Sequence[float] | None = None) -> PlacementProblem:
+    """``PlacementProblem.raw``, for ``topology=raw``."""
+    from hadoppler.envs.placement import PlacementProblem
+
+    return PlacementProblem.raw(graph, devices, speeds=speeds)
+
+
+def module_graph(model: str | None, training: bool = False, cuts: int | None = None) -> DataflowGraph:
+    """The graph of a user's module, for ``graph=module model=package.module:factory``.
+
+    Raises:
+        GraphError: no model was given, it cannot be found, or it cannot be captured.
+    """
+    from hadoppler.envs.placement.readers import from_module, load_factory
+    from hadoppler.envs.placement.tiling import tile
+
+    if model is None:
+        raise CommandError("graph=module needs model=package.module:factory, a function that returns (module, args).")
+    module, args = load_factory(model)
+    graph = from_module(module, args, training=training)
+    return graph if cuts is None else tile(graph, cuts)
+
+
+def result_row(problem: PlacementProblem, placement: Placement) -> dict[str, Any]:
+    """One line of the table, in full precision; times in seconds (or raw units)."""
+    from hadoppler.envs.placement import lower_bounds
+
+    schedule = placement.simulate(problem)
+    bound = lower_bounds(problem).best
+    return {
+        "graph": problem.graph.title,
+        "topology": problem.topology.name,
+        "method": placement.method,
+        "seed": placement.seed,
+        "makespan": placement.makespan,
+        "bound": bound,
+        "ratio_bound": placement.makespan / bound if bound > 0 else 1.0,
+        "decision_s": placement.seconds,
+        "peak_memory_bytes": schedule.peak_memory.tolist(),
+        "bytes_moved": schedule.bytes_moved,
+        "calls": placement.calls,
+        "repeatable": placement.repeatable,
+        "planned": placement.planned.makespan if placement.planned else None,
+        "notes": dict(placement.notes),
+    }
+
+
+def write_placements(
+    folder: Path, problem: PlacementProblem, answers: dict[str, Placement], *, pictures: bool
+) -> list[Path]:
+    """``placement.json`` of the best, every other one beside it, a Gantt picture and a trace; returns paths."""
+    from hadoppler.envs.placement.render import save_gantt, write_trace
+
+    (folder / "placements").mkdir(parents=True, exist_ok=True)
+    for name, placement in answers.items():
+        placement.save(folder / "placements" / f"{name}.json", problem)
+    name, best = min(answers.items(), key=lambda pair: pair[1].makespan)
+    written = [folder / "placement.json", folder / "trace.json"]
+    best.save(written[0], problem)
+    schedule = best.simulate(problem)
+    write_trace(written[1], problem, schedule)
+    if pictures:
+        written.append(folder / "gantt.png")
+        save_gantt(written[-1], problem, schedule, title=f"{problem.graph.title} on {problem.topology.name}: {name}")
+    return written
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Tables for people and records for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from hadoppler.envs.placement import PlacementProblem
+
+PACKAGES = ("hadoppler", "numpy", "numba", "scipy", "networkx", "gymnasium", "torch", "ortools", "hydra-core")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader sees either the old file or the whole new one."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(json.dumps(value, ensure_ascii=False, indent=1, default=str), encoding="utf-8")
+    scratch.replace(path)
+
+
+def write_run_record(folder: Path, config: DictConfig) -> None:
+    """``run.json``: resolved config, command, seed, versions and git state."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    write_json(
+        folder / "run.json",
+        {
+            "command": sys.argv,
+            "config": OmegaConf.to_container(config, resolve=True),
+            "seed": config.seed,
+            "python": platform.python_version(),
+            "machine": platform.platform(),
+            "versions": versions,
+            "git": _git_state(),
+        },
+    )
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Commit of the current folder and whether it has changes; None outside a repository."""
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        changed = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit.stdout.strip(), "changed": bool(changed.stdout.strip())}
+
+
+def write_results(
+    folder: Path, config: DictConfig, rows: Sequence[Mapping[str, Any]], failures: Mapping[str, str]
+) -> None:
+    """``results.json``: the printed table in full precision, and what failed and why."""
+    write_json(
+        folder / "results.json",
+        {
+            "command": sys.argv,
+            "config": OmegaConf.to_container(config, resolve=True),
+            "rows": list(rows),
+            "failed": dict(failures),
+        },
+    )
+
+
+def print_placements(
+    console: Console, problem: PlacementProblem, rows: Sequence[Mapping[str, Any]], failures: Mapping[str, str]
+) -> None:
+    """The table of methods, best first, with the bound below."""
+    from hadoppler.envs.placement import lower_bounds
+    from hadoppler.envs.placement.render import time_axis
+
+    bounds = lower_bounds(problem)
+    unit, label = time_axis(problem, max(row["makespan"] for row in rows))
+    table = Table(title=f"{problem.graph.summary()}; {problem.topology.name}, contention: {problem.contention}")
+    for name in ("method", f"makespan [{label}]", "/ bound", "/ best", "decided in [s]", "peak memory", "moved"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for row in sorted(rows, key=lambda row: row["makespan"]):
+        best = row["ratio_best"] == 1.0
+        table.add_row(
+            row["method"] + ("" if row["repeatable"] else " *"),
+            f"{row['makespan'] / unit:.4g}",
+            f"{row['ratio_bound']:.3f}",
+            f"{row['ratio_best']:.3f}",
+            f"{row['decision_s']:.3f}",
+            " ".join(_bytes(size) for size in row["peak_memory_bytes"]),
+            _bytes(row["bytes_moved"]),
+            style="bold" if best else None,
+        )
+    console.print(table)
+    console.print(f"No placement is faster than {bounds.best / unit:.4g} {label} (bound: {bounds.name}).")
+    if not all(row["repeatable"] for row in rows):
+        console.print("* stopped by a budget in seconds; another run may differ.")
+    for name, reason in failures.items():
+        console.print(f"{name}: no placement. {reason}", highlight=False)
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

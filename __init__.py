@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .envs.registration import register_environments
+
 if TYPE_CHECKING:
     from .envs.placement import Placement, PlacementProblem
+
+register_environments()
 
 __version__ = "0.1.0"
 __all__ = ["PLACEMENTS", "__version__", "place"]

@@ -24,6 +24,8 @@ HOT, COLD = 0.02, 2e-5
 """Temperatures at the start and the end, as shares of the first makespan (our choice)."""
 SLICES = 50
 """The temperature is set anew this many times, at which a budget in seconds is also looked at."""
+REPAIR_CALLS = 20_000
+"""Simulator calls to mend a placement that overflows a device's memory."""
 
 
 class Chain(NamedTuple):
@@ -99,8 +101,8 @@ def repair(problem: PlacementProblem, placement: Placement, rng: np.random.Gener
     """
     relaxed = problem.with_options(memory="penalty")
     walker = open_chain(relaxed, placement, int(rng.integers(1, 2**63)))
-    run_chains(relaxed, [walker], placement.execution, Budget(50_000, None))
-    found = close_chain(relaxed, walker, placement.execution, calls=placement.calls + 50_000)
+    run_chains(relaxed, [walker], placement.execution, Budget(REPAIR_CALLS, None))
+    found = close_chain(relaxed, walker, placement.execution, calls=placement.calls + REPAIR_CALLS)
     try:
         found.simulate(problem)
     except MemoryLimitError as error:

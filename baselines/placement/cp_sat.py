@@ -19,6 +19,8 @@ from .portfolio import members
 
 RESOLUTION = 1_000_000
 """Time units in the best known makespan; durations are rounded down, so that bounds stay valid."""
+DETERMINISTIC_SHARE = 0.1
+"""Units of the solver's deterministic time in a second, as measured on graphs of this size."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def cp_sat(
     solver.parameters.random_seed = int(rng.integers(0, 2**31 - 1))
     budget = seconds * (1 - polish)
     if workers == 1:
-        solver.parameters.max_deterministic_time = budget
+        solver.parameters.cp_model_probing_level = 0  # probing takes long and counts little
+        solver.parameters.max_deterministic_time = budget * DETERMINISTIC_SHARE
     else:
         solver.parameters.max_time_in_seconds = budget
     status = solver.solve(model.solver_model)
@@ -103,7 +106,7 @@ def _build(problem: PlacementProblem, hint: Placement) -> _Model:
         model.add_no_overlap(intervals)
     for v in range(graph.n):
         model.add_exactly_one([here for here in presence[v] if here is not None])
-    _add_edges(model, problem, starts, ends, presence, unit)
+    _add_edges(model, problem, starts, ends, presence, unit, horizon)
     makespan = model.new_int_var(0, horizon, "makespan")
     model.add_max_equality(makespan, ends)
     model.minimize(makespan)
@@ -132,6 +135,7 @@ def _add_edges(
     ends: list[Any],
     presence: list[list[Any]],
     unit: float,
+    horizon: int,
 ) -> None:
     graph, d = problem.graph, problem.d
     apart = ~np.eye(d, dtype=bool)
@@ -141,7 +145,8 @@ def _add_edges(
         model.add(starts[w] >= ends[u])
         if d == 1:
             continue
-        delay = np.floor((problem.latency + graph.edge_bytes[edge] * problem.seconds_per_byte) / unit).astype(np.int64)
+        seconds = problem.latency + graph.edge_bytes[edge] * problem.seconds_per_byte
+        delay = np.floor(np.minimum(seconds / unit, horizon)).astype(np.int64)  # more would be as good as never
         if uniform:
             wait = int(delay[0, 1])
             together = model.new_bool_var(f"together_{edge}")

@@ -34,7 +34,7 @@ class EpisodeArrays(NamedTuple):
     ready: Integers
     """[B, N] the operations in the order in which they became candidates"""
     ready_ptr: Integers
-    """[B, N + 2] ``ready[b, ready_ptr[b, k]:ready_ptr[b, k + 1]]``: what step k (from 1) made candidates; k = 0: entries"""
+    """[B, N + 2] step k made ``ready[b, ready_ptr[b, k]:ready_ptr[b, k + 1]]`` candidates; k = 0: the entries"""
     candidate: Integers
     """[B, N] the candidates in any order, in the first ``candidates[b]`` places"""
     candidates: NDArray[np.int64]

@@ -86,7 +86,9 @@ def static_features(problem: PlacementProblem) -> StaticFeatures:
     to_entry, next_to_entry = np.zeros(problem.n), np.full(problem.n, -1, np.int32)
     order = graph.topological_order
     edges = np.arange(graph.e, dtype=np.int32)
-    _longest_paths(order[::-1].copy(), graph.out_ptr, edges, graph.edge_target, transfer, duration, to_exit, next_to_exit)
+    _longest_paths(
+        order[::-1].copy(), graph.out_ptr, edges, graph.edge_target, transfer, duration, to_exit, next_to_exit
+    )
     _longest_paths(
         order.copy(), graph.in_ptr, graph.in_edge, graph.edge_source, transfer, duration, to_entry, next_to_entry
     )
@@ -145,9 +147,7 @@ def device_scales(problem: PlacementProblem, scale: float) -> DeviceScales:
     apart = ~np.eye(problem.d, dtype=bool)
     fastest = float(problem.seconds_per_byte[apart].min()) if problem.d > 1 else 0.0
     tracked = problem.memory != "off" and bool(np.isfinite(problem.topology.memory_bytes).any())
-    return DeviceScales(
-        np.array(problem.allowed, order="C"), np.array(problem.best_s), float(scale), fastest, tracked
-    )
+    return DeviceScales(np.array(problem.allowed, order="C"), np.array(problem.best_s), float(scale), fastest, tracked)
 
 
 @njit(cache=True)
@@ -192,7 +192,7 @@ def write_device_features(problem, scales, state, b, v, out):  # type: ignore[no
     for device in range(d):
         out[device, COMPUTED] = state.computed[b, device] / scales.time
         out[device, INPUT_COMPUTED] = 0.0
-        out[device, INPUT_START] = FEATURE_LIMIT
+        out[device, INPUT_START] = -1.0
         out[device, INPUT_END] = 0.0
         out[device, BANDWIDTH] = 0.0
         state.begin[b, device] = state.free[b, device]
@@ -204,7 +204,9 @@ def write_device_features(problem, scales, state, b, v, out):  # type: ignore[no
         carried += size
         if u != last:  # parallel edges come from one producer
             out[here, INPUT_COMPUTED] += problem.compute_s[u, here] / scales.time
-            out[here, INPUT_START] = min(out[here, INPUT_START], np.float32(state.start[b, u] / scales.time))
+            begin = np.float32(state.start[b, u] / scales.time)
+            if out[here, INPUT_START] < 0 or begin < out[here, INPUT_START]:
+                out[here, INPUT_START] = begin
             out[here, INPUT_END] = max(out[here, INPUT_END], np.float32(end / scales.time))
         last = u
         for device in range(d):
@@ -213,11 +215,10 @@ def write_device_features(problem, scales, state, b, v, out):  # type: ignore[no
             state.begin[b, device] = max(state.begin[b, device], arrival)
             out[device, BANDWIDTH] += size * (1.0 if rate <= scales.fastest_link else scales.fastest_link / rate)
     for device in range(d):
-        if out[device, INPUT_START] == FEATURE_LIMIT:
-            out[device, INPUT_START] = 0.0
-        duration, begin = problem.compute_s[v, device], state.begin[b, device]
-        out[device, EARLIEST_START] = begin / scales.time
-        out[device, EARLIEST_END] = (begin + duration) / scales.time
+        out[device, INPUT_START] = max(out[device, INPUT_START], np.float32(0.0))
+        duration = problem.compute_s[v, device]
+        out[device, EARLIEST_START] = state.begin[b, device] / scales.time
+        out[device, EARLIEST_END] = (state.begin[b, device] + duration) / scales.time
         out[device, MEMORY] = 0.0
         if scales.track_memory and np.isfinite(problem.memory_bytes[device]):
             booked = state.used[b, device] + memory_need(problem, state, b, v, device)

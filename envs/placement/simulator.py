@@ -29,6 +29,8 @@ class Transfers:
 
     operation: Integers
     """[M] operation that produced the tensor."""
+    tensor: Integers
+    """[M] number of the tensor among those of ``problem.tensor_ptr``."""
     source: Integers
     """[M] device that sends."""
     target: Integers
@@ -206,9 +208,8 @@ def _ranks(problem: PlacementProblem, order: str, priority: ArrayLike | None, ro
     if priority is None:
         raise PlacementError("order='priority' needs priority=: the operations, most urgent first.")
     orders = np.atleast_2d(np.asarray(priority))
-    if orders.shape[0] not in (1, rows) or not np.array_equal(
-        np.sort(orders, axis=1), np.broadcast_to(np.arange(problem.n), orders.shape)
-    ):
+    fits = orders.ndim == 2 and orders.shape[0] in (1, rows) and orders.shape[1] == problem.n
+    if not fits or not (np.sort(orders, axis=1) == np.arange(problem.n)).all():
         raise PlacementError(
             f"{problem.graph.title}: priority must list each of the {problem.n} operation numbers once, in one row "
             f"or {rows}; found shape {orders.shape}."
@@ -239,10 +240,12 @@ def _memory_penalty(problem: PlacementProblem, peaks: Floats, memory: MemoryMode
 def _collect_transfers(problem: PlacementProblem, placed: Integers, work: kernels.EventWorkspace) -> Transfers:
     (sent,) = np.nonzero(~np.isnan(work.sent))
     by_start = sent[np.lexsort((sent, work.sent[sent]))]
-    first = problem.tensor_ptr[by_start // problem.d]
+    tensor = (by_start // problem.d).astype(np.int32)
+    first = problem.tensor_ptr[tensor]
     operation = problem.graph.edge_source[first]
     return Transfers(
         operation=operation,
+        tensor=tensor,
         source=placed[operation],
         target=(by_start % problem.d).astype(np.int32),
         bytes=problem.graph.edge_bytes[first],

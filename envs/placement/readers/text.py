@@ -1,8 +1,10 @@
 """The public text format of dataflow graphs, with and without a column of operation kinds.
 
 Line 1 holds the number of nodes with the input nodes, line 2 the ids of the input nodes, lines 3
-and 4 the sources and targets of the edges; then one line follows for each remaining node, in the
-order of the ids: ``computation cost, communication cost[, kind]``.
+and 4 the sources and targets of the edges; then one line follows for each remaining node:
+``computation cost, communication cost[, kind]``. The edges join these remaining nodes, which they
+number from 0 in the order of their lines; the ids of line 2 belong to another numbering, so that
+input nodes have no edges (the published makespans hold under this reading alone).
 """
 
 from __future__ import annotations
@@ -23,9 +25,8 @@ def parse(text: str, source: str, title: str = "graph") -> DataflowGraph:
     """Read the text of a graph file.
 
     ``flops`` is the computation cost and ``out_bytes`` the communication cost, both in the file's
-    own units; every edge of an operation carries its one tensor. Ids are those of the file. Input
-    nodes become graph inputs of zero bytes. Repeated edges are kept; edges that end in an input
-    node have no meaning for the simulated graph and are left out.
+    own units; every edge of an operation carries its one tensor. Ids are the numbers that the
+    edges use. Input nodes become graph inputs of zero bytes. Repeated edges are kept.
 
     Args:
         source: file name for error messages.
@@ -40,33 +41,20 @@ def parse(text: str, source: str, title: str = "graph") -> DataflowGraph:
     input_ids = _ids(lines[1], count, source, 2)
     if len(set(input_ids)) < len(input_ids):
         raise GraphError(f"{source}: line 2 names an input node twice; name each one once.")
-    tails, heads = _ids(lines[2], count, source, 3), _ids(lines[3], count, source, 4)
+    operations = count - len(input_ids)
+    tails, heads = _ids(lines[2], operations, source, 3), _ids(lines[3], operations, source, 4)
     if len(tails) != len(heads):
         raise GraphError(f"{source}: line 3 has {len(tails)} edge sources, but line 4 has {len(heads)} edge targets.")
-    position = {label: number for number, label in enumerate(input_ids)}
-    ids = [label for label in range(count) if label not in position]
-    costs = _costs(lines, len(ids), source)
-    edges, reads = [], {label: list[int]() for label in ids}
-    for tail, head in zip(tails, heads, strict=True):
-        if tail == head:
-            raise GraphError(f"{source}: lines 3 and 4 give node {tail} an edge to itself; remove the self-loop.")
-        if head in position:
-            continue
-        if tail in position:
-            reads[head].append(position[tail])
-        else:
-            edges.append((tail, head))
+    costs = _costs(lines, operations, source)
     return DataflowGraph.build(
         title=title,
         source=source,
-        ids=ids,
         flops=[cost[0] for cost in costs],
         out_bytes=[cost[1] for cost in costs],
         kind=[cost[2] for cost in costs],
-        edges=edges,
-        tensor=[0] * len(edges),
+        edges=list(zip(tails, heads, strict=True)),
+        tensor=[0] * len(tails),
         inputs=[GraphInput(str(label), 0.0) for label in input_ids],
-        reads=[list(dict.fromkeys(row)) for row in reads.values()],
     )
 
 
@@ -85,7 +73,7 @@ def _ids(text: str, count: int, source: str, line: int) -> list[int]:
     values = [_whole(cell, source, line) for cell in cells]
     for value in values:
         if value >= count:
-            raise GraphError(f"{source}: line {line} names node {value}, but line 1 counts {count} nodes from 0.")
+            raise GraphError(f"{source}: line {line} names node {value}, expected numbers from 0 to {count - 1}.")
     return values
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ...errors import GraphError, HadopplerError, MissingExtraError
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     import torch
     from torch import fx
     from torch.export import ExportedProgram
+
+
+Rename = Callable[[str, str], str]
 
 
 @dataclass
@@ -96,13 +100,13 @@ def capture(
         try:
             neutral, given, named = _on_fake_cpu(module, tuple(args), ordered)
             program = torch.export.export(neutral, given, named, strict=False)
-            captured = _joint(program, given, named) if training else _forward(program)
+            rename = _renaming(module)
+            captured = _joint(program, given, named, rename) if training else _forward(program, rename)
         except HadopplerError:
             raise
         except Exception as error:
             raise explain(error, module, training) from error
     captured.title = type(module).__name__
-    _share_names(captured, module)
     captured.graph.eliminate_dead_code()
     return captured
 
@@ -138,7 +142,9 @@ def _on_fake_cpu(
     return copy.deepcopy(module, memo), given, named
 
 
+@cache
 def _decompositions() -> dict[Any, Any]:
+    """torch's own decompositions, except that attention stays one operation."""
     import torch
 
     table = torch.export.default_decompositions()
@@ -146,18 +152,19 @@ def _decompositions() -> dict[Any, Any]:
     return dict(table.items())
 
 
-def _forward(program: ExportedProgram) -> Captured:
+def _forward(program: ExportedProgram, rename: Rename) -> Captured:
     """Decompose the exported program and name its inputs and outputs."""
-    program = program.run_decompositions(_decompositions())
+    program = program.run_decompositions(dict(_decompositions()))
     captured = Captured("", program.graph)
     roles = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant", "USER_INPUT": "input"}
     nodes = {node.name: node for node in program.graph.nodes}
     for spec in program.graph_signature.input_specs:
         node, role = nodes.get(getattr(spec.arg, "name", "")), roles.get(spec.kind.name)
         if node is not None and role is not None:
-            captured.inputs[node] = (spec.target or spec.arg.name, role)
+            name = rename(spec.target or spec.arg.name, role)
+            captured.inputs[node] = (name, role)
             if role == "constant":
-                captured.constants[spec.target] = program.constants[spec.target]
+                captured.constants[name] = program.constants[spec.target]
     position = 0
     for spec in program.graph_signature.output_specs:
         node = nodes.get(getattr(spec.arg, "name", ""))
@@ -166,44 +173,56 @@ def _forward(program: ExportedProgram) -> Captured:
                 captured.outputs.append((f"output_{position}", node))
             position += 1
         elif node is not None:
-            captured.mutated[spec.target] = node
+            role = "input" if spec.kind.name == "USER_INPUT_MUTATION" else "buffer"
+            captured.mutated[rename(spec.target, role)] = node
     return captured
 
 
-def _joint(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+def _joint(program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any], rename: Rename) -> Captured:
     """Trace forward and backward as one graph and name its inputs and outputs."""
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    arguments = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
     with contextlib.ExitStack() as stack, sdpa_kernel(SDPBackend.MATH):
         joint = aot_export_joint_with_descriptors(
-            stack, program.module(), args, kwargs, decompositions=_decompositions()
+            stack, program.module(), args, kwargs, decompositions=dict(_decompositions())
         )
+    arguments = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+
+    def name_of(desc: Any, fallback: str = "") -> str:
+        return rename(*_describe(desc, fallback, arguments))
+
     captured = Captured("", joint.graph_module.graph)
     for node in captured.graph.nodes:
         if node.op == "placeholder":
-            captured.inputs[node] = _describe(node.meta.get("desc"), node.name, arguments)
+            desc = node.meta.get("desc")
+            captured.inputs[node] = (name_of(desc, node.name), _describe(desc, node.name, arguments)[1])
         elif node.op == "get_attr":
-            captured.inputs[node] = (str(node.target), "constant")
-            captured.constants[str(node.target)] = getattr(joint.graph_module, node.target)
-    (output,) = (node for node in captured.graph.nodes if node.op == "output")
-    for value, desc in zip(output.args[0], output.meta["desc"], strict=True):
-        kind = type(desc).__name__
-        if not hasattr(value, "meta"):
-            continue
-        if kind == "InputMutationAOTOutput":
-            captured.mutated[_describe(desc.mutated_input, "", arguments)[0]] = value
-        elif kind == "GradAOTOutput":
-            captured.outputs.append((f"grad.{_describe(desc.grad_of, '', arguments)[0]}", value))
-        else:
-            captured.outputs.append((f"output_{getattr(desc, 'idx', len(captured.outputs))}", value))
+            name = rename(str(node.target), "constant")
+            captured.inputs[node] = (name, "constant")
+            captured.constants[name] = getattr(joint.graph_module, node.target)
+        elif node.op == "output":
+            _name_results(captured, node, name_of)
     if not any(name.startswith("grad.") for name, _ in captured.outputs):
         raise GraphError(
             "A training graph needs an output that depends on a parameter with requires_grad; there is none, so "
             "capture with training=False or turn requires_grad on."
         )
     return captured
+
+
+def _name_results(captured: Captured, output: fx.Node, name_of: Callable[[Any], str]) -> None:
+    """Outputs, gradients and changed inputs of a joint graph, from torch's descriptors."""
+    for value, desc in zip(output.args[0], output.meta["desc"], strict=True):  # type: ignore[arg-type]
+        kind = type(desc).__name__
+        if not hasattr(value, "meta"):
+            continue
+        if kind == "InputMutationAOTOutput":
+            captured.mutated[name_of(desc.mutated_input)] = value
+        elif kind == "GradAOTOutput":
+            captured.outputs.append((f"grad.{name_of(desc.grad_of)}", value))
+        else:
+            captured.outputs.append((f"output_{getattr(desc, 'idx', len(captured.outputs))}", value))
 
 
 def _describe(desc: Any, fallback: str, arguments: list[str]) -> tuple[str, str]:
@@ -218,8 +237,8 @@ def _describe(desc: Any, fallback: str, arguments: list[str]) -> tuple[str, str]
     return fallback, "input"
 
 
-def _share_names(captured: Captured, module: torch.nn.Module) -> None:
-    """Give shared parameters the name of their first owner, and other clashing inputs distinct names."""
+def _renaming(module: torch.nn.Module) -> Rename:
+    """(name, role) -> distinct name: state has that of its first owner, others make way for it."""
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     first: dict[int, str] = {}
     owner = {name: first.setdefault(id(value), name) for name, value in named}
@@ -229,10 +248,4 @@ def _share_names(captured: Captured, module: torch.nn.Module) -> None:
             return owner.get(name, name)
         return f"{role}.{name}" if name in owner else name
 
-    captured.mutated = {owner.get(name, name): node for name, node in captured.mutated.items()}
-    captured.constants = {rename(name, "constant"): value for name, value in captured.constants.items()}
-    captured.inputs = {node: (rename(name, role), role) for node, (name, role) in captured.inputs.items()}
-    captured.outputs = [
-        (f"grad.{owner.get(name[5:], name[5:])}" if name.startswith("grad.") else name, node)
-        for name, node in captured.outputs
-    ]
+    return rename

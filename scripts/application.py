@@ -11,14 +11,15 @@ from difflib import get_close_matches
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from hadoppler.envs.errors import HadopplerError
 
 CONFIG_PATH = "pkg://hadoppler.conf"
-HYDRA_FLAGS = ("--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i")
 
 
 class CommandError(HadopplerError):
@@ -33,10 +34,23 @@ def launch(name: str, job: Callable[[DictConfig], Any], arguments: Sequence[str]
     """
     OmegaConf.register_new_resolver("unique_run", lambda: secrets.token_hex(3), replace=True, use_cache=True)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting
+    mistakes: list[HadopplerError] = []
+
+    def run_one(config: DictConfig) -> Any:
+        try:
+            return job(config)
+        except HadopplerError as error:
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
+                raise  # Hydra runs the other members, then names this one
+            mistakes.append(error)
+            return None
+
     previous = sys.argv
     sys.argv = [f"hadoppler {name}", *arguments]
     try:
-        hydra.main(version_base="1.3", config_path=CONFIG_PATH, config_name=name)(job)()
+        hydra.main(version_base="1.3", config_path=CONFIG_PATH, config_name=name)(run_one)()
+        if mistakes:
+            raise mistakes[0]
     except (HydraException, OmegaConfBaseException, HadopplerError) as error:
         print(f"hadoppler {name}: {one_sentence(error, name)}", file=sys.stderr)
         return 2

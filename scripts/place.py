@@ -14,7 +14,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from rich.console import Console
 
 from hadoppler import PLACEMENTS, place
-from hadoppler.envs.errors import HadopplerError, PlacementError
+from hadoppler.envs.errors import PlacementError
 from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.report import print_placements, write_results, write_run_record
 
@@ -56,9 +56,7 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
         for name, options in config.method.items():
             status.update(f"{name} ({len(answers) + len(failures) + 1} of {len(config.method)})")
             try:
-                answers[str(name)] = place(
-                    str(name), problem, seed=config.seed, order=config.order, **(options or {})
-                )
+                answers[str(name)] = place(str(name), problem, seed=config.seed, order=config.order, **(options or {}))
             except PlacementError as error:
                 failures[str(name)] = str(error)
     if not answers:
@@ -107,7 +105,8 @@ def module_graph(model: str | None, training: bool = False, cuts: int | None = N
     Raises:
         GraphError: no model was given, it cannot be found, or it cannot be captured.
     """
-    from hadoppler.envs.placement.readers import from_module, load_factory
+    from hadoppler.envs.placement import from_module
+    from hadoppler.envs.placement.readers.factory import load_factory
     from hadoppler.envs.placement.tiling import tile
 
     if model is None:

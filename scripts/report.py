@@ -55,7 +55,9 @@ def _git_state() -> dict[str, Any] | None:
     """Commit of the current folder and whether it has changes; None outside a repository."""
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
-        changed = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10)
+        changed = subprocess.run(
+            ["git", "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return {"commit": commit.stdout.strip(), "changed": bool(changed.stdout.strip())}
@@ -86,8 +88,9 @@ def print_placements(
     bounds = lower_bounds(problem)
     unit, label = time_axis(problem, max(row["makespan"] for row in rows))
     table = Table(title=f"{problem.graph.summary()}; {problem.topology.name}, contention: {problem.contention}")
-    for name in ("method", f"makespan [{label}]", "/ bound", "/ best", "decided in [s]", "peak memory", "moved"):
-        table.add_column(name, justify="left" if name == "method" else "right")
+    size, size_label = _size_axis(max(max(row["peak_memory_bytes"]) for row in rows))
+    for name in ("method", label, "/ bound", "/ best", "decided [s]", f"peak memory [{size_label}]", "moved"):
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
     for row in sorted(rows, key=lambda row: row["makespan"]):
         best = row["ratio_best"] == 1.0
         table.add_row(
@@ -96,7 +99,7 @@ def print_placements(
             f"{row['ratio_bound']:.3f}",
             f"{row['ratio_best']:.3f}",
             f"{row['decision_s']:.3f}",
-            " ".join(_bytes(size) for size in row["peak_memory_bytes"]),
+            " ".join(f"{peak / size:.3g}" for peak in row["peak_memory_bytes"]),
             _bytes(row["bytes_moved"]),
             style="bold" if best else None,
         )
@@ -108,9 +111,14 @@ def print_placements(
         console.print(f"{name}: no placement. {reason}", highlight=False)
 
 
+def _size_axis(size: float) -> tuple[float, str]:
+    """A divisor in bytes and its name so that ``size`` reads well."""
+    for unit, label in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return unit, label
+    return 1.0, "B"
+
+
 def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
+    unit, label = _size_axis(size)
+    return f"{size / unit:.3g} {label}"

@@ -74,9 +74,7 @@ def annealing(
         PlacementError: a budget or the number of chains is not positive.
     """
     if calls < 1 or chains < 1 or (seconds is not None and seconds <= 0):
-        raise PlacementError(
-            f"annealing: calls={calls}, chains={chains}, seconds={seconds}; expected numbers above 0."
-        )
+        raise PlacementError(f"annealing: calls={calls}, chains={chains}, seconds={seconds}; expected numbers above 0.")
     begin = time.perf_counter()
     if start is None:
         starts = _heuristic_starts(problem, rng, execution)
@@ -140,9 +138,7 @@ def close_chain(
         memory="off",
     )
     order = order_by_start(problem.graph, schedule.start)
-    return Placement(
-        chain.best_assignment.copy(), order, execution=execution, calls=calls, repeatable=repeatable
-    )
+    return Placement(chain.best_assignment.copy(), order, execution=execution, calls=calls, repeatable=repeatable)
 
 
 def run_chains(problem: PlacementProblem, walkers: list[Chain], execution: Order, budget: Budget) -> int:

@@ -49,9 +49,7 @@ def meta_operations(graph: DataflowGraph) -> list[Integers]:
     return [np.array(sorted(members[label]), dtype=np.int32) for label in sorted(members, key=lambda item: item[0])]
 
 
-def _arrivals(
-    problem: PlacementProblem, shards: Integers, assignment: Integers, end: Floats
-) -> tuple[Floats, Floats]:
+def _arrivals(problem: PlacementProblem, shards: Integers, assignment: Integers, end: Floats) -> tuple[Floats, Floats]:
     """[S, D] when the inputs of each shard could be on each device, and the transfer time they take."""
     graph, rate, delay = problem.graph, problem.seconds_per_byte, problem.latency
     ready, moved = np.zeros((len(shards), problem.d)), np.zeros((len(shards), problem.d))

@@ -83,7 +83,9 @@ def schedule_by_rank(
     ahead = np.zeros((problem.n, problem.d)) if look_ahead is None else look_ahead
     books = _open_books(problem, insertion)
     limited = problem.memory != "off" and problem.may_overflow
-    _by_rank(problem.arrays, np.ascontiguousarray(problem.allowed), rank, ahead, rule, insertion, tie_seed, limited, books)
+    _by_rank(
+        problem.arrays, np.ascontiguousarray(problem.allowed), rank, ahead, rule, insertion, tie_seed, limited, books
+    )
     return close_books(problem, books)
 
 
@@ -92,7 +94,13 @@ def schedule_by_pair(problem: PlacementProblem, rule: int) -> Placement:
     books = _open_books(problem, insertion=False)
     limited = problem.memory != "off" and problem.may_overflow
     _by_pair(
-        problem.arrays, np.ascontiguousarray(problem.allowed), static_levels(problem), problem.mean_s, rule, limited, books
+        problem.arrays,
+        np.ascontiguousarray(problem.allowed),
+        static_levels(problem),
+        problem.mean_s,
+        rule,
+        limited,
+        books,
     )
     return close_books(problem, books)
 
@@ -156,7 +164,11 @@ def _by_rank(problem: ProblemArrays, allowed, rank, ahead, rule, insertion, tie_
             score = begin
             if rule == EARLIEST_FINISH:
                 score += problem.compute_s[v, device] + ahead[v, device]
-            if chosen < 0 or score < chosen_score or (score == chosen_score and _before(device, chosen, tie_seed, 1 + v)):
+            if (
+                chosen < 0
+                or score < chosen_score
+                or (score == chosen_score and _before(device, chosen, tie_seed, 1 + v))
+            ):
                 chosen, chosen_start, chosen_score = device, begin, score
         count = _book(problem, books, v, chosen, chosen_start, insertion, limited, count)
 

@@ -33,18 +33,16 @@ def tensor_parallel(problem: PlacementProblem, *, rng: np.random.Generator, exec
 def pipeline(problem: PlacementProblem, *, rng: np.random.Generator, execution: str) -> Placement:
     """Consecutive layers on consecutive devices, cut so that the slowest stage is fastest.
 
-    Layers are the graph's own, or, where it names none (as after capture), its levels of depth.
+    Layers are the graph's own, or, where it names fewer than there are devices, its levels of depth.
 
     Raises:
         PlacementError: the graph has a single layer.
     """
     graph = problem.graph
-    label = graph.layer if (graph.layer >= 0).all() else graph.depth
-    layers, number = np.unique(label, return_inverse=True)
+    named = (graph.layer >= 0).all() and len(np.unique(graph.layer)) >= problem.d
+    layers, number = np.unique(graph.layer if named else graph.depth, return_inverse=True)
     if len(layers) < 2:
-        raise PlacementError(
-            f"{graph.title}: pipeline needs a graph with two layers or more; use another method."
-        )
+        raise PlacementError(f"{graph.title}: pipeline needs a graph with two layers or more; use another method.")
     seconds = np.zeros((len(layers), problem.d))
     np.add.at(seconds, number, problem.compute_s)
     stage = balanced_stages(seconds)
@@ -65,7 +63,7 @@ def balanced_stages(seconds: Floats) -> Integers:
         stage = prefix[None, :, device] - prefix[:, None, device]  # [first, end]
         worst = np.maximum(best[:, None], stage)
         worst[np.tril_indices(layers + 1, -1)] = np.inf
-        cuts[device] = worst.argmin(axis=0)
+        cuts[device] = layers - worst[::-1].argmin(axis=0)  # the last of equals: later devices take less
         best = worst[cuts[device], np.arange(layers + 1)]
     assignment = np.zeros(layers, dtype=np.int32)
     end = layers

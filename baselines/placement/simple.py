@@ -18,9 +18,7 @@ def single_device(problem: PlacementProblem, *, rng: np.random.Generator, execut
     rows = np.stack([nearest_allowed(problem, np.full(problem.n, device)) for device in range(problem.d)])
     order = problem.graph.topological_order
     rule = "penalty" if problem.memory == "error" else problem.memory
-    times = makespans(
-        problem, rows, order=execution, priority=order if execution == "priority" else None, memory=rule
-    )
+    times = makespans(problem, rows, order=execution, priority=order if execution == "priority" else None, memory=rule)
     best = int(times.argmin())
     return Placement(rows[best], order, calls=problem.d, notes={"device": best})
 

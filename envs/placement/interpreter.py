@@ -46,11 +46,11 @@ def run(graph: DataflowGraph, inputs: Mapping[str, torch.Tensor]) -> dict[str, t
         GraphError: the graph has no kernels; an input is missing, unknown or of another type.
         MissingExtraError: torch is not installed.
     """
-    torch = _torch()
+    library = _torch()
     if graph.kernels is None:
         raise GraphError(f"{graph.title}: the graph has no kernels and cannot be executed; capture or build one.")
     given = cut_inputs(graph, inputs)
-    device = given[0].device if given else torch.device("cpu")
+    device = given[0].device if given else library.device("cpu")
     stored: dict[tuple[int, int], torch.Tensor] = {}
 
     def fetch(reference: Reference) -> torch.Tensor:
@@ -59,7 +59,7 @@ def run(graph: DataflowGraph, inputs: Mapping[str, torch.Tensor]) -> dict[str, t
         return stored[reference.number, reference.output]
 
     last, order = _last_uses(graph), execution_order(graph)
-    with torch.no_grad():
+    with library.no_grad():
         for number in order:
             kernel = graph.kernels[number]
             for output, result in enumerate(evaluate(kernel, fetch, device)):

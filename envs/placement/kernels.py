@@ -293,7 +293,7 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
         if waiting[v] == 0:
             _push(time, code, events, 0.0, np.int64(n + v))
             events += 1
-    makespan, now, pending = 0.0, 0.0, 0
+    makespan, now, pending, links_changed = 0.0, 0.0, 0, False
     while True:
         while events > 0 and time[0] <= now:
             what = code[0]
@@ -314,6 +314,7 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
                     egress[here] -= 1
                     ingress[there] -= 1
                     lanes[here * d + there] -= 1
+                    links_changed = True
                     if track:
                         _let_go(source, here, problem.out_bytes, problem.returned, work.holds, work.live)
                 continue
@@ -354,11 +355,21 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
                             following[tail[link]] = transfer
                         tail[link] = transfer
                         pending += 1
-        while pending > 0:  # transfers start by time produced, then source, then destination
+                        links_changed = True
+        while pending > 0 and links_changed:  # transfers start by time produced, then source, then destination
             link = _first_transfer(
-                problem.tensor_ptr, edge_source, options.contention, options.channels, head, egress, ingress, lanes, produced
+                problem.tensor_ptr,
+                edge_source,
+                options.contention,
+                options.channels,
+                head,
+                egress,
+                ingress,
+                lanes,
+                produced,
             )
             if link < 0:
+                links_changed = False
                 break
             transfer = head[link]
             head[link] = following[transfer]

@@ -115,8 +115,13 @@ def write_trace(path: str | Path, problem: PlacementProblem, schedule: Schedule)
         start, end = float(schedule.start[v]), float(schedule.end[v])
         events.append(
             {
-                "ph": "X", "name": graph.names[v], "cat": graph.kind[v], "pid": int(schedule.assignment[v]), "tid": 0,
-                "ts": start * micro, "dur": (end - start) * micro,
+                "ph": "X",
+                "name": graph.names[v],
+                "cat": graph.kind[v],
+                "pid": int(schedule.assignment[v]),
+                "tid": 0,
+                "ts": start * micro,
+                "dur": (end - start) * micro,
                 "args": {"id": graph.ids[v], "flops": float(graph.flops[v]), "out_bytes": float(graph.out_bytes[v])},
             }  # fmt: skip
         )
@@ -124,10 +129,17 @@ def write_trace(path: str | Path, problem: PlacementProblem, schedule: Schedule)
     for k in range(len(moved.start)):
         events.append(
             {
-                "ph": "X", "name": f"{graph.names[moved.operation[k]]} from {moved.source[k]}", "cat": "transfer",
-                "pid": int(moved.target[k]), "tid": 1,
-                "ts": float(moved.start[k]) * micro, "dur": float(moved.end[k] - moved.start[k]) * micro,
-                "args": {"bytes": float(moved.bytes[k]), "waited_us": float(moved.start[k] - moved.produced[k]) * micro},
+                "ph": "X",
+                "name": f"{graph.names[moved.operation[k]]} from {moved.source[k]}",
+                "cat": "transfer",
+                "pid": int(moved.target[k]),
+                "tid": 1,
+                "ts": float(moved.start[k]) * micro,
+                "dur": float(moved.end[k] - moved.start[k]) * micro,
+                "args": {
+                    "bytes": float(moved.bytes[k]),
+                    "waited_us": float(moved.start[k] - moved.produced[k]) * micro,
+                },
             }  # fmt: skip
         )
     target = Path(path)

@@ -337,9 +337,7 @@ _H100 = _gpu("H100", 494, 67, 80, 3350)
 _L4 = _gpu("L4", 60, 30.3, 24, 300)
 
 
-def _machine(
-    name: str, devices: Sequence[Device], gigabytes: ArrayLike, microseconds: float, source: str
-) -> Topology:
+def _machine(name: str, devices: Sequence[Device], gigabytes: ArrayLike, microseconds: float, source: str) -> Topology:
     return Topology(
         name=name,
         devices=tuple(devices),

@@ -15,7 +15,7 @@ from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, 
 from hadoppler.envs.placement.env import DevicePlacementEnv
 from hadoppler.envs.placement.features import DEVICE_FEATURES, NODE_FEATURES, static_features
 from hadoppler.envs.placement.replaying import replay
-from hadoppler.envs.placement.workloads import fork_join, layered_random
+from hadoppler.envs.placement.workloads import fork_join, layered_random, random_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +32,13 @@ def diamond(**options):
 
 def small(seed=0):
     return PlacementProblem(fork_join(branches=3, length=2, stages=2, seed=seed), Topology.preset("mixed"))
+
+
+def sharded():
+    return PlacementProblem(random_program(operations=6, size=512, pieces=3, seed=1), Topology.preset("mixed"))
+
+
+BUDGETS = {"cp_sat": {"seconds": 1.0, "workers": 1}}
 
 
 def draw_small(rng):
@@ -381,9 +388,9 @@ def test_spaces_contain_observations(problem, seed):
 @pytest.mark.parametrize("order", ["fifo", "priority"])
 @pytest.mark.parametrize("method", [name for name in hadoppler.PLACEMENTS if name != "file"])
 def test_every_method_acts_through_the_environment(method, order):
-    problem = small()
+    problem = sharded()
     try:
-        placement = place(method, problem, order=order)
+        placement = place(method, problem, order=order, **BUDGETS.get(method, {}))
     except MissingExtraError as error:
         pytest.skip(str(error))
     env = gym.make(NAME, problem=problem, order=order, reward="dense")

@@ -48,7 +48,8 @@ def flops_of(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
         return float(formula(*args, **kwargs, out_val=result))
     if operator is torch.ops.aten.scaled_dot_product_attention.default:
         query, key, value = (tuple(tensor.shape) for tensor in args[:3])
-        return float(sdpa_flop_count(query, *(_repeat_heads(shape, query) for shape in (key, value))))
+        count: Any = sdpa_flop_count
+        return float(count(query, _repeat_heads(key, query), _repeat_heads(value, query)))
     if kind_of(operator) in FREE:
         return 0.0
     return float(max((tensor.numel() for tensor in [*tensors([args, kwargs]), *tensors(result)]), default=0))

@@ -15,6 +15,7 @@ from .aten_costs import bytes_moved, flops_of, kind_of, packet_name, tensors
 if TYPE_CHECKING:
     import torch
     from torch import fx
+    from torch._ops import OpOverload
 
     from .torch_export import Captured
 
@@ -57,7 +58,7 @@ class _Translator:
 
     def add_input(self, node: fx.Node, name: str, role: str) -> None:
         """Declare a graph input; state that nothing reads is left out."""
-        value = node.meta.get("val")
+        value: Any = node.meta.get("val")
         if not tensors(value) or (not node.users and role not in ("input", "tangent")):
             return
         if name not in self.inputs:
@@ -70,7 +71,7 @@ class _Translator:
             whole = self.values[node.args[0]]  # type: ignore[index]
             self.values[node] = whole[node.args[1]] if isinstance(whole, list) else whole  # type: ignore[index]
             return
-        target = node.target
+        target = _operator(node)
         if not hasattr(target, "_schema"):
             raise GraphError(
                 f"{self.module}: it calls {target}, which is not a plain tensor operator and cannot be placed; "
@@ -89,7 +90,7 @@ class _Translator:
 
     def view(self, node: fx.Node, source: Reference) -> Value:
         """A view of a reference; the pieces of splits are slices."""
-        name, result = packet_name(node.target), node.meta["val"]
+        name, result = packet_name(_operator(node)), node.meta["val"]
         if isinstance(result, torch_tensor()):
             target = "aten.view.default" if name in ("view", "_unsafe_view", "reshape") else str(node.target)
             return replace(source, views=(*source.views, View(target, self.arguments(_positional(node)[1:]))))
@@ -111,7 +112,7 @@ class _Translator:
 
     def operation(self, node: fx.Node, result: Any) -> Value:
         """Append an operation with its costs."""
-        target, several = node.target, isinstance(result, tuple | list)
+        target, several = _operator(node), isinstance(result, tuple | list)
         outputs = tuple(
             self.type_of(node, item) if tensors(item) else NOTHING for item in (result if several else [result])
         )
@@ -191,6 +192,12 @@ class _Translator:
         return TensorType(tuple(value.shape), dtype)
 
 
+def _operator(node: fx.Node) -> OpOverload:
+    """The ATen operator that a node calls."""
+    target: Any = node.target
+    return target
+
+
 def torch_tensor() -> type:
     """The class of tensors, imported when it is needed."""
     import torch
@@ -200,20 +207,20 @@ def torch_tensor() -> type:
 
 def _copies_nothing(node: fx.Node) -> bool:
     """Whether a copy gives a tensor of the same type and layout, so that it can be left out."""
-    if packet_name(node.target) not in ("clone", "_to_copy") or not node.args:
+    if packet_name(_operator(node)) not in ("clone", "_to_copy") or not node.args:
         return False
     old, new = node.args[0].meta.get("val"), node.meta["val"]  # type: ignore[union-attr]
     return old is not None and (old.dtype, old.stride(), old.shape) == (new.dtype, new.stride(), new.shape)
 
 
 def _names(node: fx.Node) -> list[str]:
-    return [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    return [argument.name for argument in _operator(node)._schema.arguments]
 
 
 def _positional(node: fx.Node) -> list[Any]:
     """All arguments of a call by position, keywords included as far as they go."""
     values = list(node.args)
-    for argument in node.target._schema.arguments[len(values) :]:  # type: ignore[union-attr]
+    for argument in _operator(node)._schema.arguments[len(values) :]:
         if argument.name not in node.kwargs:
             break
         values.append(node.kwargs[argument.name])

@@ -147,7 +147,7 @@ def _decompositions() -> dict[Any, Any]:
     """torch's own decompositions, except that attention stays one operation."""
     import torch
 
-    table = torch.export.default_decompositions()
+    table: Any = torch.export.default_decompositions()
     table.pop(torch.ops.aten.scaled_dot_product_attention.default, None)
     return dict(table.items())
 

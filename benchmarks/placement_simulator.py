@@ -199,7 +199,9 @@ def measure(name: str, contention: str, batch: int, rival_batch: int) -> dict[st
         theirs = [model(problem, sample, contention) for sample in samples]
         if not np.array_equal(theirs, ours[:rival_batch]):
             raise SystemExit(f"{name}, {contention}: the {style} model disagrees with ours")
-        speed, _ = rate_of(lambda model=model: [model(problem, s, contention) for s in samples], rival_batch, 2)
+        speed, _ = rate_of(
+            lambda model=model, samples=samples: [model(problem, s, contention) for s in samples], rival_batch, 2
+        )
         row[f"{style}_per_cpu_s"] = speed
         row[f"ratio_{style}"] = cpu / speed
     row["two_threads"] = wall_two / wall

@@ -31,3 +31,19 @@ class UnknownNameError(HadopplerError):
 
 class MissingExtraError(HadopplerError, ImportError):
     """An optional package is needed and not installed."""
+
+
+class ClusterError(HadopplerError):
+    """A description of nodes, of their failures, or the rules of a cluster simulation are not usable."""
+
+
+class ThroughputError(HadopplerError):
+    """A throughput table is not usable, or lacks a model or a GPU type that a job needs."""
+
+
+class TraceError(HadopplerError):
+    """A trace of jobs cannot be read at all; single bad rows are reported with the workload instead."""
+
+
+class AllocationError(HadopplerError):
+    """A scheduler's decision does not belong to its cluster and jobs."""

@@ -118,7 +118,7 @@ def _nearest(key: str, name: str) -> str:
 
 def _keys(config: DictConfig, prefix: str = "") -> list[str]:
     found = []
-    for key in config:
+    for key in map(str, config):
         found.append(f"{prefix}{key}")
         child = config._get_node(key)
         if isinstance(child, DictConfig) and not child._is_none():

@@ -51,7 +51,8 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
     console = Console()
     problem = build_problem(config)
     write_run_record(folder, config)
-    answers, failures = {}, {}
+    answers: dict[str, Placement] = {}
+    failures: dict[str, str] = {}
     with console.status("") as status:
         for name, options in config.method.items():
             status.update(f"{name} ({len(answers) + len(failures) + 1} of {len(config.method)})")

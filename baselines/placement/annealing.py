@@ -14,8 +14,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from ...envs.errors import MemoryLimitError, PlacementError
-from ...envs.placement import Placement, PlacementProblem, makespans, simulate
-from ...envs.placement import kernels
+from ...envs.placement import Placement, PlacementProblem, kernels, simulate
 from ...envs.placement.graph import Floats, Integers
 from ...envs.placement.placement import order_by_start
 from ...envs.placement.simulator import Order, simulation_options

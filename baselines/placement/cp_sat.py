@@ -98,7 +98,7 @@ def _build(problem: PlacementProblem, hint: Placement) -> _Model:
     presence: list[list[Any]] = [[None] * problem.d for _ in range(graph.n)]
     for device in range(problem.d):
         intervals = []
-        for v in np.flatnonzero(problem.allowed[:, device]):
+        for v in np.flatnonzero(problem.allowed[:, device]).tolist():
             here = model.new_bool_var(f"on_{v}_{device}")
             presence[v][device] = here
             size = int(duration[v, device])

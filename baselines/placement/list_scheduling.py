@@ -147,7 +147,6 @@ def _by_rank(problem: ProblemArrays, allowed, rank, ahead, rule, insertion, tie_
     Score: start under ``EARLIEST_START``; end + ``ahead`` [N, D] under ``EARLIEST_FINISH``.
     Ties by number, or at random if ``tie_seed`` is not negative.
     """
-    n, d = allowed.shape
     count = _first_ready(books)
     while count > 0:
         slot = 0
@@ -254,10 +253,14 @@ def _need(problem, books, v, device):  # type: ignore[no-untyped-def]
         item = problem.input_index[entry]
         if not books.input_there[item, device]:
             need += problem.input_bytes[item]
-    for entry in range(problem.in_ptr[v], problem.in_ptr[v + 1]):
+    first = problem.in_ptr[v]
+    for entry in range(first, problem.in_ptr[v + 1]):
         edge = problem.in_edge[entry]
-        elsewhere = books.assignment[problem.edge_source[edge]] != device
-        if elsewhere and not books.copy_there[problem.edge_tensor[edge], device]:
+        tensor = problem.edge_tensor[edge]
+        needed = books.assignment[problem.edge_source[edge]] != device and not books.copy_there[tensor, device]
+        for earlier in range(first, entry):  # parallel edges of one tensor
+            needed = needed and problem.edge_tensor[problem.in_edge[earlier]] != tensor
+        if needed:
             need += problem.edge_bytes[edge]
     return need
 

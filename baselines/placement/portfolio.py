@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from .min_min import min_min
 from .peft import peft
 from .simple import round_robin, single_device
 
-MEMBERS = {
+MEMBERS: dict[str, Callable[..., Placement]] = {
     "critical_path": critical_path,
     "heft": heft,
     "peft": peft,

@@ -57,7 +57,8 @@ class DevicePlacementEnv(gym.Env[Observation, NDArray[np.int64]]):
     nothing changes and ``PlacementError`` says what was wrong.
 
     **Masks**: ``action_masks()`` (int8 [N, D]), ``info["action_mask"]`` and the observation agree, and always
-    hold a 1. After the end it stands at (0, 0).
+    hold a 1. After the end it stands at (0, 0). MaskablePPO of sb3-contrib, whose masks have one dimension,
+    works through ``FlatAction`` and ``SelectThenPlace``.
 
     **Info**: ``action_mask``; after steps ``illegal_action``; at the end ``makespan`` (seconds, or raw
     units) and ``bound``.
@@ -156,7 +157,7 @@ class DevicePlacementEnv(gym.Env[Observation, NDArray[np.int64]]):
 
     @property
     def bound(self) -> float:
-        """Lower bound of the makespan, the unit of rewards and times (1 for a graph without costs)."""
+        """Lower bound of the makespan, the unit of rewards and times; see ``features.time_scale`` where it is 0."""
         return self.batch.scale
 
     def problem(self) -> PlacementProblem:

@@ -82,16 +82,9 @@ class StaticFeatures:
 def static_features(problem: PlacementProblem) -> StaticFeatures:
     """Compute the static features of a problem: linear in operations and edges."""
     graph, duration, transfer = problem.graph, problem.mean_s, problem.mean_transfer_s
-    to_exit, next_to_exit = np.zeros(problem.n), np.full(problem.n, -1, np.int32)
-    to_entry, next_to_entry = np.zeros(problem.n), np.full(problem.n, -1, np.int32)
-    order = graph.topological_order
-    edges = np.arange(graph.e, dtype=np.int32)
-    _longest_paths(
-        order[::-1].copy(), graph.out_ptr, edges, graph.edge_target, transfer, duration, to_exit, next_to_exit
-    )
-    _longest_paths(
-        order.copy(), graph.in_ptr, graph.in_edge, graph.edge_source, transfer, duration, to_entry, next_to_entry
-    )
+    order, edges = graph.topological_order, np.arange(graph.e, dtype=np.int32)
+    to_exit, next_to_exit = _paths(order[::-1], graph.out_ptr, edges, graph.edge_target, transfer, duration)
+    to_entry, next_to_entry = _paths(order, graph.in_ptr, graph.in_edge, graph.edge_source, transfer, duration)
     read = problem.input_bytes[graph.input_index]
     reader = np.repeat(np.arange(problem.n), np.diff(graph.input_ptr))
     columns = (
@@ -127,7 +120,7 @@ def standardise(columns: Floats) -> NDArray[np.float32]:
 
 
 def time_scale(problem: PlacementProblem) -> float:
-    """The best lower bound of the problem's makespan; for a graph without any cost, 1."""
+    """The best lower bound of the problem's makespan; where that is 0, the time of a serial run, or 1."""
     return lower_bounds(problem).best or problem.serial_s or 1.0
 
 
@@ -150,9 +143,19 @@ def device_scales(problem: PlacementProblem, scale: float) -> DeviceScales:
     return DeviceScales(np.array(problem.allowed, order="C"), np.array(problem.best_s), float(scale), fastest, tracked)
 
 
+def _paths(
+    order: Integers, pointer: Integers, edges: Integers, other_end: Integers, transfer: Floats, duration: Floats
+) -> tuple[Floats, Integers]:
+    """Longest path [N] behind each operation, itself included, and its next operation [N]."""
+    length, following = np.zeros(len(order)), np.full(len(order), -1, np.int32)
+    # copies, as read-only arrays are another type to Numba
+    a, b, c, d = (np.array(array) for array in (order, pointer, edges, other_end))
+    _longest_paths(a, b, c, d, np.array(transfer), np.array(duration), length, following)
+    return length, following
+
+
 @njit(cache=True)
 def _longest_paths(order, pointer, edges, other_end, transfer, duration, length, following):  # type: ignore[no-untyped-def]
-    """Longest path behind each operation along ``pointer``, itself included, and its next operation."""
     for v in order:
         longest = 0.0
         for entry in range(pointer[v], pointer[v + 1]):

@@ -203,10 +203,18 @@ class DataflowGraph:
             first[self.tensor[edge]] = self.edge_bytes[edge]
         if self.allowed is not None:
             _check_allowed(self.allowed, self.ids, where)
+        self._freeze()
+        if len(self.topological_order) < self.n:
+            self._raise_cycle(where)
+
+    def _freeze(self) -> None:
         for array in (*vars(self).values(), *self.seconds.values()):
             if isinstance(array, np.ndarray):
                 array.setflags(write=False)
-        _ = self.topological_order if len(self.topological_order) == self.n else self._raise_cycle(where)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._freeze()
 
     def _raise_cycle(self, where: str) -> None:
         cycle = " -> ".join(repr(self.ids[v]) for v in _find_cycle(self))
@@ -409,6 +417,7 @@ class GraphBuilder:
                 else:
                     edges[reference.number, number, reference.output] = self.type_of(reference).bytes
             reads.append(list(read))
+        columns: dict[str, Any] = dict(self.columns)
         carrying = list(edges)
         order_only = [pair for pair in self.extra_edges if not any((*pair, k) in edges for k in range(8))]
         return DataflowGraph.build(
@@ -421,7 +430,7 @@ class GraphBuilder:
             kernels=self.kernels,
             outputs=outputs,
             output_names=output_names,
-            **self.columns,
+            **columns,
         )
 
 
@@ -443,9 +452,8 @@ def _number_edges(
     ends = np.empty((2, len(pairs)), dtype=np.int32)
     for edge, pair in enumerate(pairs):
         for side, label in enumerate(pair):
-            if isinstance(label, np.integer):
-                label = int(label)
-            position = number.get((type(label), label))
+            key = int(label) if isinstance(label, np.integer) else label  # type: ignore[unreachable]
+            position = number.get((type(key), key))
             if position is None:
                 raise GraphError(f"{where}: edge {edge} ({pair[0]!r} -> {pair[1]!r}) names no operation {label!r}.")
             ends[side, edge] = position
@@ -506,7 +514,8 @@ def _csr(rows: Sequence[Sequence[int]], count: int, limit: int, where: str) -> t
     pointer = np.zeros(count + 1, dtype=np.int32)
     pointer[1:] = np.cumsum([len(row) for row in rows])
     index = np.array([item for row in rows for item in row], dtype=np.int32)
-    if index.size and not (0 <= index.min() and index.max() < limit):
+    if index.size and not (index.min() >= 0 and index.max() < limit):
+        raise GraphError(f"{where}: an operation reads a graph input outside 0..{limit - 1}.")
         raise GraphError(f"{where}: an operation reads a graph input outside 0..{limit - 1}.")
     return pointer, index
 

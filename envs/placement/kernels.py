@@ -301,7 +301,7 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
             _pop(time, code, events)
             if what >= n:
                 if what < 2 * n:  # the last input of an operation has arrived
-                    v = np.int32(what - n)
+                    v = what - n
                     here = assignment[v]
                     if options.order == FIFO:
                         rank[v] = now
@@ -318,7 +318,7 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
                     if track:
                         _let_go(source, here, problem.out_bytes, problem.returned, work.holds, work.live)
                 continue
-            v = np.int32(what)  # an operation has ended
+            v = what  # an operation has ended
             makespan = now
             here = assignment[v]
             running[here] = False
@@ -348,12 +348,16 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
                         marked[there] = False
                         link, transfer = here * d + there, tensor * d + there
                         produced[transfer] = now
-                        following[transfer] = -1
-                        if head[link] < 0:
-                            head[link] = transfer
+                        last = tail[link]
+                        if head[link] >= 0 and produced[last] == now and last > transfer:
+                            _insert(head, following, produced, link, transfer)
                         else:
-                            following[tail[link]] = transfer
-                        tail[link] = transfer
+                            following[transfer] = -1
+                            if head[link] < 0:
+                                head[link] = transfer
+                            else:
+                                following[last] = transfer
+                            tail[link] = transfer
                         pending += 1
                         links_changed = True
         while pending > 0 and links_changed:  # transfers start by time produced, then source, then destination
@@ -395,6 +399,8 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
             if track or options.contention != NO_CONTENTION:
                 _push(time, code, events, now + seconds, 2 * n + transfer)
                 events += 1
+        if events > 0 and time[0] <= now:
+            continue  # a transfer that takes no time has arrived
         for device in range(d):
             if queue_size[device] > 0 and not running[device]:
                 base = queue_start[device]
@@ -444,6 +450,23 @@ def _prepare(problem, assignment, priority, options, sample, work):  # type: ign
         work.arrived[:] = np.nan
     if options.track_memory:
         _prepare_memory(problem, assignment, work)
+
+
+@njit(cache=True, nogil=True)
+def _insert(head, following, produced, link, transfer):  # type: ignore[no-untyped-def]
+    """Queue a transfer before those of the same instant whose source has a higher number.
+
+    Needed only where operations take no time; tensors, and so transfers, are numbered by source.
+    """
+    now = produced[transfer]
+    behind, before = head[link], np.int64(-1)
+    while produced[behind] < now or behind < transfer:
+        before, behind = behind, following[behind]
+    following[transfer] = behind
+    if before < 0:
+        head[link] = transfer
+    else:
+        following[before] = transfer
 
 
 @njit(cache=True, nogil=True)

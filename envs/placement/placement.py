@@ -120,7 +120,7 @@ class Placement:
         order = np.array(list(chosen), dtype=np.int32)
         if not is_topological(problem.graph, order):
             order = problem.graph.topological_order
-        execution = record.get("execution", "fifo") if isinstance(record.get("operations"), list) else "fifo"
+        execution: Any = record.get("execution", "fifo") if isinstance(record.get("operations"), list) else "fifo"
         return cls(problem.check_assignment(assignment), order, "file", execution)
 
 

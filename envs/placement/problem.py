@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -85,6 +85,10 @@ class PlacementProblem:
     ) -> PlacementProblem:
         """The same problem under another contention or memory rule."""
         return replace(self, contention=contention or self.contention, memory=memory or self.memory)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles hold the fields alone; what is derived is derived again, read-only as here."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @property
     def n(self) -> int:

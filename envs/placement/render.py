@@ -95,7 +95,7 @@ def gantt_image(problem: PlacementProblem, schedule: Schedule, *, title: str = "
     """The picture as [height, width, 3] bytes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    canvas = FigureCanvasAgg(gantt(problem, schedule, title=title))
+    canvas: Any = FigureCanvasAgg(gantt(problem, schedule, title=title))
     canvas.draw()
     return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
 
@@ -123,7 +123,7 @@ def write_trace(path: str | Path, problem: PlacementProblem, schedule: Schedule)
                 "ts": start * micro,
                 "dur": (end - start) * micro,
                 "args": {"id": graph.ids[v], "flops": float(graph.flops[v]), "out_bytes": float(graph.out_bytes[v])},
-            }  # fmt: skip
+            }
         )
     moved = schedule.transfers
     for k in range(len(moved.start)):
@@ -140,7 +140,7 @@ def write_trace(path: str | Path, problem: PlacementProblem, schedule: Schedule)
                     "bytes": float(moved.bytes[k]),
                     "waited_us": float(moved.start[k] - moved.produced[k]) * micro,
                 },
-            }  # fmt: skip
+            }
         )
     target = Path(path)
     scratch = target.with_name(f".{target.name}.{os.getpid()}")

@@ -64,7 +64,8 @@ class Schedule:
     @cached_property
     def busy(self) -> Floats:
         """[D] time that each device spends on operations."""
-        return np.bincount(self.assignment, self.end - self.start, minlength=len(self.peak_memory))
+        spans = self.end - self.start
+        return np.bincount(self.assignment, spans, minlength=len(self.peak_memory)).astype(np.float64)
 
     @property
     def bytes_moved(self) -> float:

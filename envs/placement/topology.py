@@ -111,7 +111,7 @@ class Topology:
     @property
     def memory_bytes(self) -> NDArray[np.float64]:
         """[D] capacity in bytes."""
-        return np.array([device.memory_bytes for device in self.devices])
+        return np.array([device.memory_bytes for device in self.devices], dtype=np.float64)
 
     @property
     def relative_speed(self) -> NDArray[np.float64]:
@@ -129,8 +129,8 @@ class Topology:
         """The same devices with other links."""
         return replace(
             self,
-            bandwidth=self.bandwidth if bandwidth is None else bandwidth,
-            latency=self.latency if latency is None else latency,
+            bandwidth=self.bandwidth if bandwidth is None else np.asarray(bandwidth, dtype=np.float64),
+            latency=self.latency if latency is None else np.asarray(latency, dtype=np.float64),
             contention=contention or self.contention,
         )
 
@@ -320,7 +320,7 @@ def _gpu(kind: str, matmul: float, vector: float, memory: float, memory_rate: fl
     return Device(
         kind=kind,
         flops_per_s=0.8 * vector * TERA,
-        kind_flops_per_s={name: 0.8 * matmul * TERA for name in ("matmul", "convolution", "attention")},
+        kind_flops_per_s=dict.fromkeys(("matmul", "convolution", "attention"), 0.8 * matmul * TERA),
         memory_bytes=memory * GB,
         memory_bytes_per_s=0.8 * memory_rate * GB,
         overhead_s=5e-6,

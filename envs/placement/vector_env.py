@@ -121,7 +121,7 @@ class DevicePlacementVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
 
     @property
     def bound(self) -> float:
-        """Lower bound of the makespan, the unit of rewards and times (1 for a graph without costs)."""
+        """Lower bound of the makespan, the unit of rewards and times; see ``features.time_scale`` where it is 0."""
         return self.batch.scale
 
     def device_features(self, operations: ArrayLike) -> NDArray[np.float32]:
@@ -212,6 +212,7 @@ class DevicePlacementVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
         final: dict[str, Any] = {}
         for b in np.flatnonzero(ended):
             row = {name: value[b] for name, value in values.items() if info[f"_{name}"][b]}
+            row |= {name: value.item() for name, value in row.items() if value.ndim == 0}
             entry = {"final_obs": {name: value[b].copy() for name, value in last.items()}, "final_info": row}
             final = self._add_info(final, entry, int(b))
         self._start(ended)

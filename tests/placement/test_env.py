@@ -5,10 +5,13 @@ import pickle
 import warnings
 
 import gymnasium as gym
-import hadoppler
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hadoppler
 from hadoppler import place
 from hadoppler.envs.errors import MissingExtraError, PlacementError
 from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, lower_bounds, simulate
@@ -16,8 +19,6 @@ from hadoppler.envs.placement.env import DevicePlacementEnv
 from hadoppler.envs.placement.features import DEVICE_FEATURES, NODE_FEATURES, static_features
 from hadoppler.envs.placement.replaying import replay
 from hadoppler.envs.placement.workloads import fork_join, layered_random, random_program
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 NAME = "hadoppler/DevicePlacement-v0"
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from placement_oracles import oracle, peak_memory, placed, problems
+from placement_oracles import oracle, peak_memory, placed
 
 from hadoppler.envs.errors import MemoryLimitError, PlacementError
 from hadoppler.envs.placement import (
@@ -163,7 +163,7 @@ def test_memory_rules() -> None:
 
 
 @given(placed())
-@settings(max_examples=300)
+@settings(max_examples=600)
 def test_agrees_with_a_plain_loop(case: tuple[PlacementProblem, list[int]]) -> None:
     problem, assignment = case
     start, end, sent = oracle(problem, assignment)
@@ -176,9 +176,9 @@ def test_agrees_with_a_plain_loop(case: tuple[PlacementProblem, list[int]]) -> N
     assert np.allclose(schedule.busy.sum(), (end - start).sum())
 
 
-@given(placed(), problems())
-@settings(max_examples=150)
-def test_priorities_agree_with_a_plain_loop(case: tuple[PlacementProblem, list[int]], _: Any) -> None:
+@given(placed())
+@settings(max_examples=300)
+def test_priorities_agree_with_a_plain_loop(case: tuple[PlacementProblem, list[int]]) -> None:
     problem, assignment = case
     priority = np.random.default_rng(problem.n).permutation(problem.n)
     start, end, _sent = oracle(problem, assignment, order="priority", priority=priority)

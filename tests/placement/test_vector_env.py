@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
 from hadoppler.envs.errors import PlacementError
 from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, simulate
 from hadoppler.envs.placement.env import DevicePlacementEnv

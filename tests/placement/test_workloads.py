@@ -271,7 +271,8 @@ def test_random_programs_run(seed: int) -> None:
 
 def compare(torch: Any, name: str, graph: DataflowGraph, options: dict[str, Any], tolerance: float = 1e-9) -> None:
     """Run the graph's kernels on random inputs and hold the result against the dense computation."""
-    from hadoppler.envs.placement.interpreter import join_tiles, run, whole_types
+    from hadoppler.envs.placement.interpreter import join_tiles, run
+    from hadoppler.envs.placement.whole_tensors import whole_types
 
     generator = torch.Generator().manual_seed(0)
     inputs = {}

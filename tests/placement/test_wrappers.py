@@ -7,6 +7,7 @@ import warnings
 import gymnasium as gym
 import numpy as np
 import pytest
+
 from hadoppler import place
 from hadoppler.envs.errors import PlacementError
 from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, makespans

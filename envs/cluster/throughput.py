@@ -1,0 +1,259 @@
+"""How fast a job trains on which GPU type: measured tables, and what to do between their rows."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ThroughputError
+from .cluster import Cluster
+from .job import Job, join_kind, split_kind
+
+DATA = Path(__file__).parent / "data"
+SPREAD_SHARE = 0.8
+"""Rate of a gang spread over nodes as a share of its rate in one node, where not measured (our choice)."""
+
+Floats = NDArray[np.float64]
+COLUMNS = ("model", "batch_size", "workers", "gpu_type", "steps_per_s", "spread_steps_per_s")
+
+
+@dataclass(frozen=True, eq=False)
+class ThroughputTable:
+    """Steps per second of whole jobs, by model and batch size, number of workers and GPU type.
+
+    Attributes:
+        types: [R] GPU types; the first is the reference for relative speeds and recorded durations.
+        rows: (kind, workers) -> row; a kind is ``MODEL`` or ``MODEL (batch size N)``.
+        rates: [K, R] steps/s with all workers in one node; 0: does not fit; NaN: not measured.
+        spread: [K, R] steps/s with the workers on several nodes; NaN: not measured.
+        source: where the numbers come from.
+
+    Worker counts between two measured ones are interpolated linearly, those outside are taken in
+    proportion from the nearest measured one, and 0 stays 0 (our choice). Spread rates are never
+    above those in one node; where not measured they are 0.8 of them.
+    """
+
+    types: tuple[str, ...]
+    rows: Mapping[tuple[str, int], int]
+    rates: Floats
+    spread: Floats
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for (kind, workers), row in self.rows.items():
+            for name, value in (("steps_per_s", self.rates[row]), ("spread_steps_per_s", self.spread[row])):
+                if not (np.isnan(value) | ((value >= 0) & np.isfinite(value))).all():
+                    raise ThroughputError(
+                        f"{self.source or 'throughputs'}: {name} of {kind!r} with {workers} workers is "
+                        f"{value.tolist()}; expected numbers from 0 up."
+                    )
+
+    @classmethod
+    def default(cls, physical: bool = False) -> ThroughputTable:
+        """Gavel's measurements on V100, P100 and K80 (MIT; the notice lies beside the data).
+
+        Args:
+            physical: those of its physical cluster instead of those of its simulator.
+        """
+        return _bundled("throughputs_physical.csv" if physical else "throughputs.csv")
+
+    @classmethod
+    def build(cls, entries: Iterable[tuple[str, int, str, float, float]], source: str = "") -> ThroughputTable:
+        """Build a table from (kind, workers, GPU type, steps/s, spread steps/s or NaN)."""
+        found = list(entries)
+        types = tuple(dict.fromkeys(kind for _, _, kind, _, _ in found))
+        rows: dict[tuple[str, int], int] = {}
+        for kind, workers, *_ in found:
+            rows.setdefault((kind, workers), len(rows))
+        rates, spread = np.full((2, len(rows), len(types)), np.nan)
+        for kind, workers, gpu_type, rate, apart in found:
+            where = rows[kind, workers], types.index(gpu_type)
+            if not np.isnan(rates[where]):
+                raise ThroughputError(
+                    f"{source or 'throughputs'}: {kind!r} with {workers} workers on {gpu_type} stands there twice; "
+                    "keep one of the rows."
+                )
+            rates[where], spread[where] = rate, apart
+        return cls(types, rows, rates, spread, source)
+
+    @classmethod
+    def read(cls, path: str | Path) -> ThroughputTable:
+        """Read a table of one's own: CSV with one row per measurement, or Gavel's JSON.
+
+        CSV columns: ``model``, ``batch_size`` (may be empty), ``workers``, ``gpu_type``,
+        ``steps_per_s`` (of the whole job; 0: does not fit), ``spread_steps_per_s`` (may be empty or
+        absent). Lines that start with # are comments. JSON: GPU type -> ``"('MODEL', WORKERS)"`` ->
+        ``{"null": steps/s}``; types that end in ``_unconsolidated`` are the spread rates of the
+        type before it.
+
+        Raises:
+            ThroughputError: the file, a column or a value is not usable; it is named.
+        """
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ThroughputError(f"{path}: cannot be read ({error}); give a CSV or JSON file.") from error
+        if text.lstrip().startswith("{"):
+            try:
+                return cls.build(_gavel_entries(json.loads(text), str(path)), str(path))
+            except json.JSONDecodeError as error:
+                raise ThroughputError(f"{path}: is not JSON ({error}).") from error
+        return cls.build(_csv_entries(text.splitlines(), str(path)), str(path))
+
+    def write(self, path: str | Path) -> None:
+        """Write the table as CSV that ``read`` reads back."""
+        with Path(path).open("w", newline="", encoding="utf-8") as file:
+            file.writelines(f"# {line}\n" for line in self.source.splitlines())
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            for (kind, workers), row in self.rows.items():
+                model, batch = split_kind(kind)
+                for column, gpu_type in enumerate(self.types):
+                    rate, apart = float(self.rates[row, column]), float(self.spread[row, column])
+                    if not np.isnan(rate):
+                        cells = [model, "" if batch is None else batch, workers, gpu_type, repr(rate)]
+                        writer.writerow([*cells, "" if np.isnan(apart) else repr(apart)])
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Models with their batch sizes, in order of appearance."""
+        return tuple(dict.fromkeys(kind for kind, _ in self.rows))
+
+    @cached_property
+    def _measured(self) -> dict[str, list[int]]:
+        measured: dict[str, list[int]] = {kind: [] for kind in self.kinds}
+        for kind, workers in self.rows:
+            measured[kind].append(workers)
+        return {kind: sorted(workers) for kind, workers in measured.items()}
+
+    def knows(self, kind: str) -> bool:
+        """Whether the table has this model and batch size with any number of workers."""
+        return kind in self._measured
+
+    def job_rates(self, kind: str, workers: int) -> tuple[Floats, Floats]:
+        """[R] steps/s in one node and spread over nodes, of a job on each type of the table.
+
+        Raises:
+            ThroughputError: the table does not know the kind.
+        """
+        if not self.knows(kind):
+            models = ", ".join(self.kinds[:6])
+            raise ThroughputError(
+                f"the throughput table ({self.source or 'unnamed'}) has no {kind!r}; its kinds are {models}"
+                f"{', ...' if len(self.kinds) > 6 else ''}."
+            )
+        together = np.nan_to_num(self._interpolate(kind, workers, self.rates), nan=0.0)
+        if workers == 1:
+            return together, together.copy()
+        apart = self._interpolate(kind, workers, self.spread)
+        apart = np.where(np.isnan(apart), SPREAD_SHARE * together, apart)
+        return together, np.minimum(apart, together)
+
+    def _interpolate(self, kind: str, workers: int, values: Floats) -> Floats:
+        known = self._measured[kind]
+        if workers in known:
+            return values[self.rows[kind, workers]]
+        if workers < known[0] or workers > known[-1]:
+            nearest = known[0] if workers < known[0] else known[-1]
+            return values[self.rows[kind, nearest]] * (workers / nearest)
+        above = next(count for count in known if count > workers)
+        below = known[known.index(above) - 1]
+        low, high = values[self.rows[kind, below]], values[self.rows[kind, above]]
+        share = (workers - below) / (above - below)
+        return np.where((low == 0) | (high == 0), 0.0, low + share * (high - low))
+
+    def rates_of(self, jobs: Sequence[Job], cluster: Cluster) -> tuple[Floats, Floats]:
+        """[J, R] steps/s of jobs on the cluster's types: in one node, and spread over nodes.
+
+        Raises:
+            ThroughputError: a type is neither in the table nor given a relative speed, or a job's
+                kind is not in the table.
+        """
+        column = np.zeros(len(cluster.types), dtype=np.int64)
+        factor = np.ones(len(cluster.types))
+        for position, gpu_type in enumerate(cluster.types):
+            if gpu_type in self.types:
+                column[position] = self.types.index(gpu_type)
+            elif gpu_type in cluster.relative_speed:
+                factor[position] = cluster.relative_speed[gpu_type]
+            else:
+                raise ThroughputError(
+                    f"cluster {cluster.name}: the throughput table ({self.source or 'unnamed'}) has no GPU type "
+                    f"{gpu_type!r}, only {', '.join(self.types)}; add its rates, or give the cluster its relative_speed."
+                )
+        seen: dict[tuple[str, int], tuple[Floats, Floats]] = {}
+        rates, spread = np.empty((2, len(jobs), len(cluster.types)))
+        for row, job in enumerate(jobs):
+            key = job.kind, job.workers
+            if key not in seen:
+                seen[key] = self.job_rates(*key)
+            rates[row], spread[row] = seen[key][0][column] * factor, seen[key][1][column] * factor
+        return rates, spread
+
+    def reference_rate(self, kind: str, workers: int) -> float:
+        """Steps/s on the first type that the job fits; recorded durations become steps with it.
+
+        Raises:
+            ThroughputError: the table does not know the kind, or has no positive rate for it.
+        """
+        rates = self.job_rates(kind, workers)[0]
+        if not (rates > 0).any():
+            raise ThroughputError(f"the throughput table has no positive rate of {kind!r} with {workers} workers.")
+        return float(rates[np.argmax(rates > 0)])
+
+
+@lru_cache(maxsize=4)
+def _bundled(name: str) -> ThroughputTable:
+    lines = (DATA / name).read_text(encoding="utf-8").splitlines()
+    return ThroughputTable.build(_csv_entries(lines, name), f"Gavel (OSDI 2020), {name}")
+
+
+def _csv_entries(lines: Sequence[str], where: str) -> list[tuple[str, int, str, float, float]]:
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
+    reader = csv.DictReader(line for _, line in numbered)
+    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ()) and name not in COLUMNS[1::4]]
+    if missing:
+        raise ThroughputError(f"{where}: the column {missing[0]} is missing; expected {', '.join(COLUMNS)}.")
+    entries = []
+    for (number, _), row in zip(numbered[1:], reader, strict=False):
+        try:
+            batch, apart = row.get("batch_size"), row.get("spread_steps_per_s")
+            kind = join_kind(row["model"].strip(), int(batch) if batch else None)
+            rate = float(row["steps_per_s"])
+            entries.append((kind, int(row["workers"]), row["gpu_type"], rate, float(apart) if apart else np.nan))
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ThroughputError(
+                f"{where}, line {number}: cannot read {list(row.values())}; expected a model, whole numbers for "
+                "batch_size and workers, a GPU type and steps per second."
+            ) from error
+    return entries
+
+
+def _gavel_entries(values: Mapping[str, Any], where: str) -> list[tuple[str, int, str, float, float]]:
+    suffix = "_unconsolidated"
+    entries = []
+    try:
+        for gpu_type, table in values.items():
+            if gpu_type.endswith(suffix):
+                continue
+            spread = values.get(gpu_type + suffix, {})
+            for key, rates in table.items():
+                kind, workers = ast.literal_eval(key)
+                apart = spread.get(key, {}).get("null", np.nan) if workers > 1 else np.nan
+                entries.append((str(kind), int(workers), str(gpu_type), float(rates["null"]), float(apart)))
+    except (AttributeError, KeyError, TypeError, ValueError, SyntaxError) as error:
+        raise ThroughputError(
+            f"{where}: cannot read it as Gavel's throughputs ({error!r}); expected GPU type -> \"('MODEL', WORKERS)\" "
+            '-> {"null": steps per second}.'
+        ) from error
+    return entries

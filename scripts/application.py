@@ -7,12 +7,14 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any
 
 import hydra
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -29,37 +31,46 @@ class CommandError(HadopplerError):
 def launch(name: str, job: Callable[[DictConfig], Any], arguments: Sequence[str]) -> int:
     """Compose ``conf/<name>.yaml`` with ``arguments``, call ``job`` (once per sweep member), return the exit code.
 
-    A user's mistake is printed as one sentence and gives 2; anything else is a defect and keeps its
-    traceback.
+    A user's mistake is printed as one sentence and gives 2, after the other members of a sweep have
+    run; anything else is a defect and keeps its traceback.
     """
     OmegaConf.register_new_resolver("unique_run", lambda: secrets.token_hex(3), replace=True, use_cache=True)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting
-    mistakes: list[HadopplerError] = []
+    begun: list[str] = []
+    mistakes: list[tuple[str, Exception]] = []
 
     def run_one(config: DictConfig) -> Any:
+        member = " ".join(HydraConfig.get().overrides.task)
+        begun.append(member)
         try:
+            _check_settings(config)
             return job(config)
-        except HadopplerError as error:
+        except (HadopplerError, OmegaConfBaseException) as error:
             if HydraConfig.get().mode == RunMode.MULTIRUN:
-                raise  # Hydra runs the other members, then names this one
-            mistakes.append(error)
+                mistakes.append((f"{member}: ", error))
+                raise  # Hydra notes it and runs the other members
+            mistakes.append(("", error))
             return None
 
     previous = sys.argv
     sys.argv = [f"hadoppler {name}", *arguments]
     try:
         hydra.main(version_base="1.3", config_path=CONFIG_PATH, config_name=name)(run_one)()
-        if mistakes:
-            raise mistakes[0]
-    except (HydraException, OmegaConfBaseException, HadopplerError) as error:
-        print(f"hadoppler {name}: {one_sentence(error, name)}", file=sys.stderr)
-        return 2
+    except (HydraException, OmegaConfBaseException, HadopplerError, OSError) as error:
+        if not mistakes:
+            mistakes.append(("", error))
+    except ValueError as error:
+        if begun:
+            raise
+        mistakes.append(("", error))  # Hydra's, while it composes
     except KeyboardInterrupt:
         print(f"hadoppler {name}: stopped.", file=sys.stderr)
         return 130
     finally:
         sys.argv = previous
-    return 0
+    for member, mistake in mistakes:
+        print(f"hadoppler {name}: {member}{one_sentence(mistake, name, arguments)}", file=sys.stderr)
+    return 2 if mistakes else 0
 
 
 def instantiate(config: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,48 +90,83 @@ def instantiate(config: Any, *args: Any, **kwargs: Any) -> Any:
             if isinstance(cause, HadopplerError):
                 raise cause from error
             cause = cause.__cause__
-        reason = str(error.__cause__ or error).splitlines()[0]
-        raise CommandError(f"{config.get('_target_', 'configuration')}: {reason}") from error
+        origin = error.__cause__
+        if origin is not None and not isinstance(origin, TypeError | ValueError | AttributeError):
+            raise origin from error
+        reason = (str(origin or error).splitlines() or [type(origin).__name__])[0]
+        given = ", ".join(f"{key}={value}" for key, value in config.items() if not str(key).startswith("_"))
+        raise CommandError(f"{config.get('_target_', 'configuration')} cannot take {given} ({reason}).") from error
 
 
-def one_sentence(error: Exception, name: str) -> str:
+def one_sentence(error: Exception, name: str, arguments: Sequence[str] = ()) -> str:
     """What was wrong with the command line, and what would be right."""
+    if isinstance(error, HadopplerError):
+        return str(error)
+    if isinstance(error, OSError) and not isinstance(error, HydraException):
+        return (
+            f"{error.filename or 'a file'}: {error.strerror or error}; check the path, its rights and the free space."
+        )
+    if isinstance(error, OverrideParseException):
+        return f"{error.override!r} cannot be read; give name=value, a list as name=[a,b], other texts in quotes."
     text = str(error)
-    missing = re.search(r"Could not find '(?:(?P<group>[\w/]+)/)?(?P<choice>[^'/]+)'", text)
-    if missing and missing["group"]:
-        choices = re.findall(r"^\t(\S+)$", text, flags=re.MULTILINE)
+    missing = re.search(r"Could not (?:find|load) '(?P<group>\w+)/(?P<choice>[^']*)'", text)
+    if missing:
+        with hydra.initialize_config_module("hadoppler.conf", version_base="1.3"):
+            choices = GlobalHydra.instance().config_loader().get_group_options(missing["group"])
         return f"there is no {missing['group']} called {missing['choice']!r}; choose one of {', '.join(choices)}."
     unknown = re.search(r"Could not override '(?P<key>[^']+)'", text) or re.search(
         r"Key '(?P<key>[^']+)' (?:is not in struct|not in)", text
     )
     if unknown:
-        return f"there is no setting {unknown['key']!r}; {_nearest(unknown['key'], name)}"
-    absent = re.search(r"Missing mandatory value: (?P<key>[\w.]+)", text)
-    if absent:
-        return f"{absent['key']} is missing; give it as {absent['key']}=VALUE."
-    cause = error.__cause__
+        return f"there is no setting {unknown['key']!r}; {_nearest(unknown['key'], _valid_keys(name, arguments))}"
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(cause, OmegaConfBaseException):
-        text = str(cause)
+        text = (str(cause).splitlines() or [type(cause).__name__])[0]
+        return f"{cause.full_key}: {text.rstrip('.')}." if cause.full_key else text
     return " ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
-def _nearest(key: str, name: str) -> str:
-    """Valid names close to ``key``."""
+def _check_settings(config: DictConfig) -> None:
+    """Refuse settings that the schema does not know (``+name=...`` adds them) and values left as ``???``."""
+    schema: Any = OmegaConf.get_type(config)
+    if is_dataclass(schema):
+        valid = [item.name for item in fields(schema)]
+        for key in map(str, config):
+            if key not in valid:
+                raise CommandError(f"there is no setting {key!r}; {_nearest(key, valid)}")
+    for key in sorted(OmegaConf.missing_keys(config)):
+        raise CommandError(f"{key} is missing; give it as {key}=VALUE.")
+
+
+def _valid_keys(name: str, arguments: Sequence[str]) -> list[str]:
+    """Every setting of a command under the groups that were chosen; of a sweep, the first of them."""
     with hydra.initialize_config_module("hadoppler.conf", version_base="1.3"):
-        valid = list(_keys(hydra.compose(name)))
-    root, _, _ = key.rpartition(".")
-    near = get_close_matches(key, valid, n=3, cutoff=0.6)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    siblings = [item for item in valid if item.rpartition(".")[0] == root]
-    return f"valid ones are {', '.join(siblings or [item for item in valid if '.' not in item])}."
+        groups = GlobalHydra.instance().config_loader().list_groups("")
+        chosen = [re.sub(r"=(\w+),.*", r"=\1", item) for item in arguments if item.partition("=")[0] in groups]
+        try:
+            return list(_keys(hydra.compose(name, chosen)))
+        except HydraException:
+            return list(_keys(hydra.compose(name)))
+
+
+def _nearest(key: str, valid: Sequence[str]) -> str:
+    """Valid settings close to ``key``: beside it, or of its name elsewhere."""
+    parent, _, last = key.rpartition(".")
+    while parent and parent not in valid:
+        parent, _, last = parent.rpartition(".")
+    beside = {item.rpartition(".")[2]: item for item in valid if item.rpartition(".")[0] == parent}
+    near = [beside[item] for item in get_close_matches(last, beside, n=2)]
+    near = near or [item for item in valid if item.endswith(f".{last}")]
+    return f"did you mean {' or '.join(near)}?" if near else f"valid ones are {', '.join(beside.values())}."
 
 
 def _keys(config: DictConfig, prefix: str = "") -> list[str]:
     found = []
     for key in map(str, config):
+        if key.startswith("_"):
+            continue
         found.append(f"{prefix}{key}")
         child = config._get_node(key)
-        if isinstance(child, DictConfig) and not child._is_none():
+        if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():
             found.extend(_keys(child, f"{prefix}{key}."))
     return found

@@ -29,7 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(COMMANDS)}."
         print(f"hadoppler: there is no command {words[0]!r}; {hint}", file=sys.stderr)
         return 2
-    return int(import_module(f"hadoppler.scripts.{words[0]}").main(words[1:]))
+    try:
+        return int(import_module(f"hadoppler.scripts.{words[0]}").main(words[1:]))
+    except KeyboardInterrupt:
+        print(f"hadoppler {words[0]}: stopped.", file=sys.stderr)
+        return 130
 
 
 def _help() -> str:

@@ -33,7 +33,7 @@ STEPS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the steps one after the other; returns the first exit code that is not 0."""
-    words = list(sys.argv[2:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     if words:
         print("hadoppler demo takes no arguments: it places two graphs with ten methods and draws the best.")
         return 0 if words[0] in ("-h", "--help") else 2

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
@@ -14,7 +15,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from rich.console import Console
 
 from hadoppler import PLACEMENTS, place
-from hadoppler.envs.errors import PlacementError
+from hadoppler.envs.errors import MissingExtraError, PlacementError
 from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.report import print_placements, write_results, write_run_record
 
@@ -49,17 +50,18 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
     """Place one graph with every chosen method; returns the rows of the table."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = Console()
+    methods = chosen_methods(config)
     problem = build_problem(config)
     write_run_record(folder, config)
     answers: dict[str, Placement] = {}
     failures: dict[str, str] = {}
     with console.status("") as status:
-        for name, options in config.method.items():
-            status.update(f"{name} ({len(answers) + len(failures) + 1} of {len(config.method)})")
+        for name, options in methods.items():
+            status.update(f"{name} ({len(answers) + len(failures) + 1} of {len(methods)})")
             try:
-                answers[str(name)] = place(str(name), problem, seed=config.seed, order=config.order, **(options or {}))
-            except PlacementError as error:
-                failures[str(name)] = str(error)
+                answers[name] = place(name, problem, seed=config.seed, order=config.order, **options)
+            except (PlacementError, MissingExtraError) as error:
+                failures[name] = str(error)
     if not answers:
         raise CommandError("no method gave a placement: " + " ".join(failures.values()))
     rows = [result_row(problem, placement) for placement in answers.values()]
@@ -69,22 +71,40 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
     write_results(folder, config, rows, failures)
     print_placements(console, problem, rows, failures)
     for path in write_placements(folder, problem, answers, pictures=config.pictures):
-        console.print(f"  {path}", highlight=False, soft_wrap=True)
+        console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
     return rows
+
+
+def chosen_methods(config: DictConfig) -> dict[str, dict[str, Any]]:
+    """Name -> options of every chosen method, checked before any of them runs.
+
+    Raises:
+        HadopplerError: no method is chosen, or a method or an option does not exist.
+    """
+    from hadoppler.baselines.placement.registry import check_method
+
+    if not config.method:
+        raise CommandError(f"no method is chosen; give method=[...] with some of {', '.join(PLACEMENTS)}.")
+    methods: dict[str, dict[str, Any]] = {}
+    chosen: Any = OmegaConf.to_container(config.method, resolve=True)
+    for name, options in chosen.items():
+        if not isinstance(options, dict | None):
+            raise CommandError(f"method.{name} is {options!r}; expected its options, {{}} for none.")
+        methods[str(name)] = {str(key): value for key, value in (options or {}).items()}
+        with suppress(MissingExtraError):  # listed with the methods that failed
+            check_method(str(name), PLACEMENTS, methods[str(name)])
+    return methods
 
 
 def build_problem(config: DictConfig) -> PlacementProblem:
     """The graph of ``config.graph`` on the devices of ``config.topology``."""
     from hadoppler.envs.placement import PlacementProblem, Topology
+    from hadoppler.envs.placement.problem import MemoryMode
 
-    unknown = [name for name in config.method if name not in PLACEMENTS]
-    if unknown:
-        from hadoppler.baselines.placement.registry import find_method
-
-        for name in unknown:
-            find_method(str(name), PLACEMENTS)
-    if not config.method:
-        raise CommandError(f"no method is chosen; give method=[...] with some of {', '.join(PLACEMENTS)}.")
+    if config.seed < 0:
+        raise CommandError(f"seed is {config.seed}; expected a whole number from 0 up.")
+    if config.memory not in get_args(MemoryMode):
+        raise CommandError(f"memory is {config.memory!r}; expected {', '.join(get_args(MemoryMode))}.")
     graph = instantiate(config.graph)
     devices = instantiate(OmegaConf.masked_copy(config.topology, [k for k in config.topology if k != "costs"]))
     if not isinstance(devices, Topology):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import math
 import platform
 import subprocess
 import sys
@@ -12,8 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -23,10 +25,24 @@ PACKAGES = ("hadoppler", "numpy", "numba", "scipy", "networkx", "gymnasium", "to
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader sees either the old file or the whole new one."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(json.dumps(value, ensure_ascii=False, indent=1, default=str), encoding="utf-8")
-    scratch.replace(path)
+    """Write JSON so that a reader sees either the old file or the whole new one.
+
+    Infinite and undefined numbers, which JSON lacks, become the texts ``inf``, ``-inf`` and ``nan``.
+    """
+    from hadoppler.envs.placement.readers.files import write_text
+
+    write_text(path, json.dumps(_plain(value), ensure_ascii=False, indent=1, default=str, allow_nan=False))
+
+
+def _plain(value: Any) -> Any:
+    """The same value of JSON's own types, NumPy's turned into them."""
+    if isinstance(value, np.generic | np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_run_record(folder: Path, config: DictConfig) -> None:
@@ -87,14 +103,15 @@ def print_placements(
 
     bounds = lower_bounds(problem)
     unit, label = time_axis(problem, max(row["makespan"] for row in rows))
-    table = Table(title=f"{problem.graph.summary()}; {problem.topology.name}, contention: {problem.contention}")
+    title = f"{problem.graph.summary()}; {problem.topology.name}, contention: {problem.contention}"
+    table = Table(title=escape(title))
     size, size_label = _size_axis(max(max(row["peak_memory_bytes"]) for row in rows))
     for name in ("method", label, "/ bound", "/ best", "decided [s]", f"peak memory [{size_label}]", "moved"):
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=name == "method")
+        table.add_column(escape(name), justify="left" if name == "method" else "right", no_wrap=name == "method")
     for row in sorted(rows, key=lambda row: row["makespan"]):
         best = row["ratio_best"] == 1.0
         table.add_row(
-            row["method"] + ("" if row["repeatable"] else " *"),
+            escape(row["method"]) + ("" if row["repeatable"] else " *"),
             f"{row['makespan'] / unit:.4g}",
             f"{row['ratio_bound']:.3f}",
             f"{row['ratio_best']:.3f}",
@@ -108,7 +125,7 @@ def print_placements(
     if not all(row["repeatable"] for row in rows):
         console.print("* stopped by a budget in seconds; another run may differ.")
     for name, reason in failures.items():
-        console.print(f"{name}: no placement. {reason}", highlight=False)
+        console.print(f"{name}: no placement. {reason}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _size_axis(size: float) -> tuple[float, str]:

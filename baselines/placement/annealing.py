@@ -19,7 +19,9 @@ from ...envs.placement.graph import Floats, Integers
 from ...envs.placement.placement import order_by_start
 from ...envs.placement.simulator import Order, simulation_options
 
-HOT, COLD = 0.02, 2e-5
+CLUSTER = 8
+"""Operations that one step moves together at most."""
+HOT, COLD = 0.003, 2e-5
 """Temperatures at the start and the end, as shares of the first makespan (our choice)."""
 SLICES = 50
 """The temperature is set anew this many times, at which a budget in seconds is also looked at."""
@@ -58,8 +60,8 @@ def annealing(
 ) -> Placement:
     """Search assignments (and, under ``order=priority``, priorities too) by simulated annealing.
 
-    A step moves an operation to another device, to a neighbour's device, together with a neighbour,
-    or swaps two operations; under ``order=priority`` it may also move an operation in the order.
+    A step moves an operation to any device or to a neighbour's, moves a cluster of neighbours to one
+    device, or swaps two operations; under ``order=priority`` it may also move an operation in the order.
     Each chain starts from another list heuristic's placement and cools geometrically; the best
     placement of all chains is returned. Moves and schedule are our choice.
 
@@ -210,20 +212,25 @@ def _draw(random):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _score(problem, options, penalty, chain, fifo, events):  # type: ignore[no-untyped-def]
-    """Makespan of the current state, memory penalty included."""
-    if options.order == kernels.FIFO and options.contention == kernels.NO_CONTENTION and not options.track_memory:
-        makespan = kernels.fifo_makespan(problem, chain.assignment, fifo)
-        if makespan != kernels.SAME_INSTANT:
-            return makespan
-    makespan = kernels.simulate_events(problem, chain.assignment, chain.rank, options, 0, events)
+def _score(problem, options, penalty, chain, limit, fifo, events):  # type: ignore[no-untyped-def]
+    """Makespan of the current state; with its memory penalty too if it is not above ``limit`` already."""
+    makespan = kernels.SAME_INSTANT
+    loose = options
     if options.track_memory:
-        over = 0.0
-        for device in range(events.peak.shape[0]):
-            over += max(events.peak[device] / problem.memory_bytes[device] - 1.0, 0.0)
-        if over > 0:
-            makespan += penalty * (1.0 + over)
-    return makespan
+        loose = kernels.Options(
+            options.order, options.contention, options.channels, options.noise, options.seed, False, options.record
+        )
+    if options.order == kernels.FIFO and options.contention == kernels.NO_CONTENTION:
+        makespan = kernels.fifo_makespan(problem, chain.assignment, fifo)
+    if makespan == kernels.SAME_INSTANT:
+        makespan = kernels.simulate_events(problem, chain.assignment, chain.rank, loose, 0, events)
+    if not options.track_memory or makespan > limit:
+        return makespan
+    kernels.simulate_events(problem, chain.assignment, chain.rank, options, 0, events)
+    over = 0.0
+    for device in range(events.peak.shape[0]):
+        over += max(events.peak[device] / problem.memory_bytes[device] - 1.0, 0.0)
+    return makespan + penalty * (1.0 + over) if over > 0 else makespan
 
 
 @njit(cache=True, nogil=True)
@@ -240,47 +247,70 @@ def _neighbour(problem, v, random):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _propose(problem, allowed, assignment, random, moved, devices):  # type: ignore[no-untyped-def]
+    """Write a move, operations and their new devices, and return how many; 0 for none or an illegal one."""
+    n, d = allowed.shape
+    v = int(_draw(random) * n)
+    kind = _draw(random)
+    count = 1
+    moved[0] = v
+    if kind < 0.35:  # any device
+        devices[0] = int(_draw(random) * d)
+    elif kind < 0.6:  # a neighbour's device
+        devices[0] = assignment[_neighbour(problem, v, random)]
+    elif kind < 0.8:  # swap two
+        moved[1] = int(_draw(random) * n)
+        devices[0], devices[1] = assignment[moved[1]], assignment[v]
+        count = 2
+    else:  # a cluster, found by a random walk, to one device
+        device = int(_draw(random) * d) if kind < 0.9 else assignment[_neighbour(problem, v, random)]
+        devices[0] = device
+        length = 2 + int(_draw(random) * (len(moved) - 1))
+        while count < length:
+            v = _neighbour(problem, v, random)
+            moved[count], devices[count] = v, device
+            count += 1
+    changed = False
+    for i in range(count):
+        if not allowed[moved[i], devices[i]]:
+            return 0
+        changed = changed or assignment[moved[i]] != devices[i]
+    return count if changed else 0
+
+
+@njit(cache=True, nogil=True)
 def _anneal(problem, allowed, options, penalty, chain, steps, hot, cold, fifo, events):  # type: ignore[no-untyped-def]
     """``steps`` Metropolis steps while the temperature falls from ``hot`` to ``cold``."""
     assignment, rank, random = chain.assignment, chain.rank, chain.random
-    n, d = allowed.shape
     if steps == 0:
-        chain.score[:] = _score(problem, options, penalty, chain, fifo, events)
+        chain.score[:] = _score(problem, options, penalty, chain, np.inf, fifo, events)
         return
+    moved, devices, before = np.empty(CLUSTER, np.int32), np.empty(CLUSTER, np.int32), np.empty(CLUSTER, np.int32)
     temperature = hot
     factor = (cold / hot) ** (1.0 / steps)
     for _ in range(steps):
         temperature *= factor
-        v = int(_draw(random) * n)
-        w = v
-        old_v, old_w, old_rank = assignment[v], assignment[v], rank[v]
-        kind = _draw(random)
-        if options.order == kernels.PRIORITY and kind < 0.3:
-            u = int(_draw(random) * n)
-            rank[v] = rank[u] + (_draw(random) - 0.5)
-        elif kind < 0.55:  # any other device
-            assignment[v] = int(_draw(random) * d)
-        elif kind < 0.75:  # a neighbour's device
-            assignment[v] = assignment[_neighbour(problem, v, random)]
+        count, v = 0, int(_draw(random) * len(rank))
+        old_rank = rank[v]
+        if options.order == kernels.PRIORITY and _draw(random) < 0.3:
+            rank[v] = rank[int(_draw(random) * len(rank))] + (_draw(random) - 0.5)
         else:
-            w = _neighbour(problem, v, random) if kind < 0.85 else int(_draw(random) * n)
-            old_w = assignment[w]
-            if kind < 0.85:  # together with a neighbour
-                assignment[v] = int(_draw(random) * d)
-                assignment[w] = assignment[v]
-            else:  # swap two
-                assignment[v], assignment[w] = old_w, old_v
-        same = assignment[v] == old_v and assignment[w] == old_w and rank[v] == old_rank
-        if not same and allowed[v, assignment[v]] and allowed[w, assignment[w]]:
-            score = _score(problem, options, penalty, chain, fifo, events)
-            change = score - chain.score[0]
-            if change <= 0 or _draw(random) < np.exp(-change / temperature):
-                chain.score[0] = score
-                if score < chain.score[1]:
-                    chain.score[1] = score
-                    chain.best_assignment[:] = assignment
-                    chain.best_rank[:] = rank
+            count = _propose(problem, allowed, assignment, random, moved, devices)
+            if count == 0:
                 continue
-        assignment[w] = old_w
-        assignment[v] = old_v
-        rank[v] = old_rank
+        for i in range(count):
+            before[i] = assignment[moved[i]]
+            assignment[moved[i]] = devices[i]
+        # Metropolis' rule, with the random number drawn first
+        limit = chain.score[0] - temperature * np.log(1.0 - _draw(random))
+        score = _score(problem, options, penalty, chain, limit, fifo, events)
+        if score <= limit:
+            chain.score[0] = score
+            if score < chain.score[1]:
+                chain.score[1] = score
+                chain.best_assignment[:] = assignment
+                chain.best_rank[:] = rank
+        else:
+            for i in range(count - 1, -1, -1):  # an operation may have moved twice
+                assignment[moved[i]] = before[i]
+            rank[v] = old_rank

@@ -9,7 +9,8 @@ from dataclasses import replace
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, cast, get_args
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -40,7 +41,13 @@ def find_method(name: str, table: Mapping[str, str]) -> Method:
             ) from error
     offered = {entry.name: entry for entry in entry_points(group="hadoppler.placements")}
     if name in offered:
-        return cast(Method, offered[name].load())
+        try:
+            return cast(Method, offered[name].load())
+        except (ImportError, AttributeError) as error:
+            raise MissingExtraError(
+                f"the method {name!r} of another package cannot be loaded from {offered[name].value} ({error}); "
+                "install or mend that package."
+            ) from error
     valid = [*table, *offered]
     near = get_close_matches(name, valid, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
@@ -51,12 +58,15 @@ def run_method(
     name: str, problem: PlacementProblem, table: Mapping[str, str], *, seed: int, order: str, options: Mapping[str, Any]
 ) -> Placement:
     """Call a method with a generator made from ``seed``; check, repair and score what it returns."""
-    method = find_method(name, table)
+    method = check_method(name, table, options)
     if order not in get_args(Order):
         raise UnknownNameError(f"order is {order!r}; expected {', '.join(get_args(Order))}.")
-    _check_options(name, method, options)
+    if not _fits(seed, int) or seed < 0:
+        raise PlacementError(f"seed is {seed!r}; expected a whole number from 0 up.")
     begin = time.perf_counter()
     placement = method(problem, rng=np.random.default_rng(seed), execution=order, **options)
+    if not isinstance(placement, Placement):
+        raise PlacementError(f"the method {name!r} returned a {type(placement).__name__}; expected a Placement.")
     if not is_topological(problem.graph, placement.order):
         raise PlacementError(f"the method {name!r} returned an order that does not respect the graph's edges.")
     placement = replace(placement, method=name, seed=seed, execution=cast(Order, order))
@@ -70,12 +80,58 @@ def run_method(
     return replace(placement, makespan=makespan, seconds=time.perf_counter() - begin)
 
 
-def _check_options(name: str, method: Method, options: Mapping[str, Any]) -> None:
+def check_method(name: str, table: Mapping[str, str], options: Mapping[str, Any]) -> Method:
+    """The function behind a name, if it takes these options.
+
+    Raises:
+        UnknownNameError: the method or an option does not exist.
+        PlacementError: an option is missing or of the wrong type.
+        MissingExtraError: the method needs a package that is not installed.
+    """
+    method = find_method(name, table)
     parameters = inspect.signature(method).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    valid = [key for key in parameters if key not in ("problem", "rng", "execution")]
+    own = {key: item for key, item in parameters.items() if key not in ("problem", "rng", "execution")}
+    if any(item.kind is item.VAR_KEYWORD for item in own.values()):
+        return method
     for key in options:
-        if key not in valid:
-            known = f"its options are {', '.join(valid)}" if valid else "it has no options"
+        if key not in own:
+            known = f"its options are {', '.join(own)}" if own else "it has no options"
             raise UnknownNameError(f"the method {name!r} has no option {key!r}; {known}.")
+    for key, item in own.items():
+        if item.default is item.empty and key not in options:
+            raise PlacementError(f"the method {name!r} needs the option {key!r}; give it a value.")
+    hints = _type_hints(method)
+    for key, value in options.items():
+        if key in hints and not _fits(value, hints[key]):
+            wanted = getattr(hints[key], "__name__", None) if get_origin(hints[key]) is None else None
+            raise PlacementError(
+                f"the method {name!r} has {key}={value!r}, a {type(value).__name__}; expected {wanted or hints[key]}."
+            )
+    return method
+
+
+def _type_hints(method: Method) -> dict[str, Any]:
+    """Parameter types, or nothing where another package's annotations cannot be evaluated."""
+    try:
+        return get_type_hints(method)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated type; types other than plain ones are left to the method."""
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    plain: dict[Any, Any] = {
+        int: (int, np.integer),
+        float: (int, float, np.integer, np.floating),
+        str: str,
+        bool: (bool, np.bool_),
+    }
+    if hint is None or hint is NoneType:
+        return value is None
+    if hint in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, plain[hint]) if hint in (int, float, str, bool) else True

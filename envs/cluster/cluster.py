@@ -101,7 +101,9 @@ class Cluster:
         for term in text.replace(",", " ").split():
             match = _TERM.match(term)
             if match is None:
-                raise ClusterError(f"cluster {text!r}: cannot read {term!r}; expected TYPE:GPUSxNODES such as v100:4x5.")
+                raise ClusterError(
+                    f"cluster {text!r}: cannot read {term!r}; expected TYPE:GPUSxNODES such as v100:4x5."
+                )
             gpus: dict[str, int] = {}
             for part in match["gpus"].split("+"):
                 kind, count = part.split(":")

@@ -24,6 +24,7 @@ SPREAD_SHARE = 0.8
 
 Floats = NDArray[np.float64]
 COLUMNS = ("model", "batch_size", "workers", "gpu_type", "steps_per_s", "spread_steps_per_s")
+_OPTIONAL = ("batch_size", "spread_steps_per_s")
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +190,7 @@ class ThroughputTable:
             else:
                 raise ThroughputError(
                     f"cluster {cluster.name}: the throughput table ({self.source or 'unnamed'}) has no GPU type "
-                    f"{gpu_type!r}, only {', '.join(self.types)}; add its rates, or give the cluster its relative_speed."
+                    f"{gpu_type!r}, only {', '.join(self.types)}; add its rates, or give its relative_speed."
                 )
         seen: dict[tuple[str, int], tuple[Floats, Floats]] = {}
         rates, spread = np.empty((2, len(jobs), len(cluster.types)))
@@ -221,7 +222,7 @@ def _bundled(name: str) -> ThroughputTable:
 def _csv_entries(lines: Sequence[str], where: str) -> list[tuple[str, int, str, float, float]]:
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
     reader = csv.DictReader(line for _, line in numbered)
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ()) and name not in COLUMNS[1::4]]
+    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ()) and name not in _OPTIONAL]
     if missing:
         raise ThroughputError(f"{where}: the column {missing[0]} is missing; expected {', '.join(COLUMNS)}.")
     entries = []

@@ -137,11 +137,11 @@ class DataflowGraph:
                 array lengths that do not fit, a tensor with two sizes. The offender is named.
         """
         where = source or title
-        costs = np.array(flops, dtype=np.float64).reshape(-1)
+        costs = _vector(flops, "cost", where)
         count = len(costs)
         if count == 0:
             raise GraphError(f"{where}: the graph has no operation; at least one is needed.")
-        labels = tuple(range(count)) if ids is None else tuple(ids)
+        labels = tuple(range(count)) if ids is None else tuple(map(_plain, ids))
         number = _number_ids(labels, count, where)
         pairs = list(edges)
         tail, head = _number_edges(pairs, number, where)
@@ -153,7 +153,8 @@ class DataflowGraph:
         )
         carried = _number_tensors(tail, tensor, where)
         by_source = np.lexsort((carried, tail))
-        ptr, index = _csr(reads if reads is not None else [()] * count, count, len(inputs), where)
+        ptr, index = _csr(reads if reads is not None else [()] * count, labels, len(inputs), where)
+        _costs([item.bytes for item in inputs], len(inputs), "bytes", [item.name for item in inputs], where)
         graph = cls(
             title=title,
             ids=labels,
@@ -166,9 +167,9 @@ class DataflowGraph:
             edge_target=head[by_source],
             edge_bytes=sent[by_source],
             tensor=_renumber(carried[by_source]),
-            group=_labels(group, count, "group", where),
-            shard=_labels(shard, count, "shard", where),
-            layer=_labels(layer, count, "layer", where),
+            group=_labels(group, "group", labels, where),
+            shard=_labels(shard, "shard", labels, where),
+            layer=_labels(layer, "layer", labels, where),
             inputs=tuple(inputs),
             input_ptr=ptr,
             input_index=index,
@@ -181,7 +182,7 @@ class DataflowGraph:
             output_names=tuple(output_names)
             if output_names is not None
             else tuple(f"output_{i}" for i in range(len(outputs))),
-            allowed=None if allowed is None else np.array(allowed, dtype=bool),
+            allowed=None if allowed is None else _mask(allowed, labels, where),
         )
         graph._check(where)
         return graph
@@ -192,6 +193,11 @@ class DataflowGraph:
             values = getattr(self, field_name)
             if values is not None and len(values) != self.n:
                 raise GraphError(f"{where}: {field_name} has {len(values)} entries, expected {self.n}.")
+        if len(self.output_names) != len(self.outputs):
+            raise GraphError(f"{where}: {len(self.output_names)} names for {len(self.outputs)} outputs; name each one.")
+        for reference in self.outputs:
+            if not 0 <= reference.number < (self.n if reference.source == "op" else len(self.inputs)):
+                raise GraphError(f"{where}: an output is {reference.source} {reference.number}, which does not exist.")
         first = np.full(self.tensors, -1.0)
         for edge in range(self.e):
             size = first[self.tensor[edge]]
@@ -201,8 +207,6 @@ class DataflowGraph:
                     f"{size:g} and {self.edge_bytes[edge]:g} bytes; give its edges one size or two tensors."
                 )
             first[self.tensor[edge]] = self.edge_bytes[edge]
-        if self.allowed is not None:
-            _check_allowed(self.allowed, self.ids, where)
         self._freeze()
         if len(self.topological_order) < self.n:
             self._raise_cycle(where)
@@ -210,7 +214,7 @@ class DataflowGraph:
     def _freeze(self) -> None:
         for array in (*vars(self).values(), *self.seconds.values()):
             if isinstance(array, np.ndarray):
-                array.setflags(write=False)
+                _frozen(array)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -238,27 +242,27 @@ class DataflowGraph:
     @cached_property
     def out_ptr(self) -> Integers:
         """[N + 1] CSR pointer: edges ``out_ptr[v]:out_ptr[v + 1]`` leave operation v."""
-        return _pointer(self.edge_source, self.n)
+        return _frozen(_pointer(self.edge_source, self.n))
 
     @cached_property
     def tensor_ptr(self) -> Integers:
         """[T + 1] CSR pointer: edges ``tensor_ptr[t]:tensor_ptr[t + 1]`` carry tensor t."""
-        return _pointer(self.tensor, self.tensors)
+        return _frozen(_pointer(self.tensor, self.tensors))
 
     @cached_property
     def in_edge(self) -> Integers:
         """[E] edge numbers sorted by target: ``in_edge[in_ptr[v]:in_ptr[v + 1]]`` enter operation v."""
-        return np.argsort(self.edge_target, kind="stable").astype(np.int32)
+        return _frozen(np.argsort(self.edge_target, kind="stable").astype(np.int32))
 
     @cached_property
     def in_ptr(self) -> Integers:
         """[N + 1] CSR pointer into ``in_edge``."""
-        return _pointer(self.edge_target, self.n)
+        return _frozen(_pointer(self.edge_target, self.n))
 
     @cached_property
     def in_degree(self) -> Integers:
         """[N] number of entering edges."""
-        return np.diff(self.in_ptr)
+        return _frozen(np.diff(self.in_ptr))
 
     @cached_property
     def topological_order(self) -> Integers:
@@ -271,7 +275,7 @@ class DataflowGraph:
                 waiting[successor] -= 1
                 if waiting[successor] == 0:
                     order.append(successor)
-        return np.array(order, dtype=np.int32)
+        return _frozen(np.array(order, dtype=np.int32))
 
     @cached_property
     def depth(self) -> Integers:
@@ -281,12 +285,12 @@ class DataflowGraph:
         for v in self.topological_order.tolist():
             for successor in target[pointer[v] : pointer[v + 1]]:
                 depth[successor] = max(depth[successor], depth[v] + 1)
-        return np.array(depth, dtype=np.int32)
+        return _frozen(np.array(depth, dtype=np.int32))
 
     @cached_property
     def edge_index(self) -> Integers:
         """[2, E] sources and targets, the layout of torch-geometric."""
-        return np.stack([self.edge_source, self.edge_target])
+        return _frozen(np.stack([self.edge_source, self.edge_target]))
 
     def index(self, identifier: Identifier) -> int:
         """Number of the operation with this id.
@@ -305,12 +309,7 @@ class DataflowGraph:
         Raises:
             GraphError: an operation may use no device, or the shape is wrong.
         """
-        mask = np.array(allowed, dtype=bool)
-        if mask.ndim != 2 or mask.shape[0] != self.n:
-            raise GraphError(f"{self.title}: allowed has shape {mask.shape}, expected ({self.n}, devices).")
-        _check_allowed(mask, self.ids, self.title)
-        mask.setflags(write=False)
-        return replace(self, allowed=mask)
+        return replace(self, allowed=_frozen(_mask(allowed, self.ids, self.title)))
 
     def to_networkx(self) -> nx.MultiDiGraph:
         """A ``MultiDiGraph`` over the ids, with every cost as an attribute."""
@@ -390,7 +389,14 @@ class GraphBuilder:
         return Reference("op", number)
 
     def add_order(self, before: Reference, after: Reference) -> None:
-        """Make ``after`` wait for ``before`` without a tensor between them (a zero-byte edge)."""
+        """Make ``after`` wait for ``before`` without a tensor between them (a zero-byte edge).
+
+        Raises:
+            GraphError: one of them is a graph input.
+        """
+        for reference in (before, after):
+            if reference.source != "op":
+                raise GraphError(f"{self.title}: input {reference.number} cannot be ordered; name two operations.")
         self.extra_edges.append((before.number, after.number))
 
     def type_of(self, reference: Reference) -> TensorType:
@@ -419,7 +425,8 @@ class GraphBuilder:
             reads.append(list(read))
         columns: dict[str, Any] = dict(self.columns)
         carrying = list(edges)
-        order_only = [pair for pair in self.extra_edges if not any((*pair, k) in edges for k in range(8))]
+        joined = {(a, b) for a, b, _ in carrying}
+        order_only = [pair for pair in dict.fromkeys(self.extra_edges) if pair not in joined]
         return DataflowGraph.build(
             title=self.title,
             edges=[(a, b) for a, b, _ in carrying] + order_only,
@@ -432,6 +439,16 @@ class GraphBuilder:
             output_names=output_names,
             **columns,
         )
+
+
+def _frozen(array: NDArray) -> NDArray:
+    array.setflags(write=False)
+    return array
+
+
+def _plain(label: Any) -> Any:
+    """NumPy's integers and texts as Python's, so that ids compare by value and type."""
+    return label.item() if isinstance(label, np.generic) else label
 
 
 def _number_ids(labels: tuple[Identifier, ...], count: int, where: str) -> dict[tuple[type, Identifier], int]:
@@ -451,14 +468,17 @@ def _number_edges(
 ) -> tuple[Integers, Integers]:
     ends = np.empty((2, len(pairs)), dtype=np.int32)
     for edge, pair in enumerate(pairs):
-        for side, label in enumerate(pair):
-            key = int(label) if isinstance(label, np.integer) else label  # type: ignore[unreachable]
-            position = number.get((type(key), key))
+        try:
+            tail, head = pair
+        except (TypeError, ValueError):
+            raise GraphError(f"{where}: edge {edge} is {pair!r}; expected a pair (source, target).") from None
+        for side, label in enumerate((_plain(tail), _plain(head))):
+            position = number.get((type(label), label)) if isinstance(label, int | str) else None
             if position is None:
-                raise GraphError(f"{where}: edge {edge} ({pair[0]!r} -> {pair[1]!r}) names no operation {label!r}.")
+                raise GraphError(f"{where}: edge {edge} ({tail!r} -> {head!r}) names no operation {label!r}.")
             ends[side, edge] = position
         if ends[0, edge] == ends[1, edge]:
-            raise GraphError(f"{where}: operation {pair[0]!r} has an edge to itself; remove the self-loop.")
+            raise GraphError(f"{where}: operation {tail!r} has an edge to itself; remove the self-loop.")
     return ends[0], ends[1]
 
 
@@ -469,7 +489,10 @@ def _number_tensors(tail: Integers, labels: Sequence[Hashable] | None, where: st
         raise GraphError(f"{where}: {len(labels)} tensor labels for {len(tail)} edges; give one per edge.")
     number: dict[tuple[int, Hashable], int] = {}
     keys = [(int(source), label) for source, label in zip(tail, labels, strict=True)]
-    return np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int32)
+    try:
+        return np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int32)
+    except TypeError as error:
+        raise GraphError(f"{where}: a tensor label cannot be compared ({error}); use texts or numbers.") from error
 
 
 def _renumber(carried: Integers) -> Integers:
@@ -479,12 +502,23 @@ def _renumber(carried: Integers) -> Integers:
     return (np.cumsum(starts) - 1).astype(np.int32)
 
 
+def _vector(values: ArrayLike, what: str, where: str) -> Floats:
+    """A new flat array of numbers."""
+    try:
+        array = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise GraphError(f"{where}: {what} must be a list of numbers ({error}).") from error
+    if array.ndim != 1:
+        raise GraphError(f"{where}: {what} has shape {array.shape}; expected a flat list of numbers.")
+    return array
+
+
 def _costs(
     values: ArrayLike | None, count: int, what: str, labels: Sequence[Any], where: str, missing: bool = False
 ) -> Floats:
     if values is None:
         return np.zeros(count)
-    array = np.array(values, dtype=np.float64).reshape(-1)
+    array = _vector(values, what, where)
     if len(array) != count:
         raise GraphError(f"{where}: {what} has {len(array)} entries, expected {count}.")
     with np.errstate(invalid="ignore"):
@@ -499,33 +533,54 @@ def _costs(
     return array + 0.0
 
 
-def _labels(values: ArrayLike | None, count: int, what: str, where: str) -> Integers:
+def _labels(values: ArrayLike | None, what: str, ids: tuple[Identifier, ...], where: str) -> Integers:
     if values is None:
-        return np.full(count, -1, dtype=np.int32)
-    array = np.array(values, dtype=np.int32).reshape(-1)
-    if len(array) != count:
-        raise GraphError(f"{where}: {what} has {len(array)} entries, expected {count}.")
-    return array
+        return np.full(len(ids), -1, dtype=np.int32)
+    array = _vector(values, what, where)
+    if len(array) != len(ids):
+        raise GraphError(f"{where}: {what} has {len(array)} entries, expected {len(ids)}.")
+    bad = ~((np.floor(array) == array) & (np.abs(array) < 2**31))
+    if bad.any():
+        offender = int(np.argmax(bad))
+        raise GraphError(f"{where}: {ids[offender]!r} has {what} {array[offender]:g}; expected a whole number.")
+    return array.astype(np.int32)
 
 
-def _csr(rows: Sequence[Sequence[int]], count: int, limit: int, where: str) -> tuple[Integers, Integers]:
-    if len(rows) != count:
-        raise GraphError(f"{where}: reads has {len(rows)} entries, expected {count}.")
-    pointer = np.zeros(count + 1, dtype=np.int32)
-    pointer[1:] = np.cumsum([len(row) for row in rows])
-    index = np.array([item for row in rows for item in row], dtype=np.int32)
-    if index.size and not (index.min() >= 0 and index.max() < limit):
-        raise GraphError(f"{where}: an operation reads a graph input outside 0..{limit - 1}.")
-        raise GraphError(f"{where}: an operation reads a graph input outside 0..{limit - 1}.")
-    return pointer, index
+def _csr(
+    rows: Sequence[Sequence[int]], ids: tuple[Identifier, ...], limit: int, where: str
+) -> tuple[Integers, Integers]:
+    """Pointer [N + 1] and graph inputs, each once per operation."""
+    if len(rows) != len(ids):
+        raise GraphError(f"{where}: reads has {len(rows)} entries, expected {len(ids)}.")
+    pointer, index = np.zeros(len(ids) + 1, dtype=np.int32), []
+    for position, row in enumerate(rows):
+        if not isinstance(row, Iterable):
+            raise GraphError(f"{where}: {ids[position]!r} reads {row!r}; expected a list of graph inputs.")
+        for item in dict.fromkeys(row):
+            if not isinstance(item, int | np.integer) or not 0 <= item < limit:
+                raise GraphError(
+                    f"{where}: {ids[position]!r} reads a graph input outside the {limit} that exist, {item!r}."
+                )
+            index.append(item)
+        pointer[position + 1] = len(index)
+    return pointer, np.array(index, dtype=np.int32)
 
 
-def _check_allowed(allowed: NDArray[np.bool_], ids: tuple[Identifier, ...], where: str) -> None:
-    if allowed.ndim != 2 or allowed.shape[0] != len(ids):
-        raise GraphError(f"{where}: allowed has shape {allowed.shape}, expected ({len(ids)}, devices).")
-    if not allowed.any(axis=1).all():
-        offender = ids[int(np.argmin(allowed.any(axis=1)))]
+def _mask(allowed: ArrayLike, ids: tuple[Identifier, ...], where: str) -> NDArray[np.bool_]:
+    """Check and copy ``allowed`` [N, D]."""
+    try:
+        given = np.array(allowed)
+    except ValueError as error:
+        raise GraphError(f"{where}: the rows of allowed differ in length; give one value per device.") from error
+    if given.ndim != 2 or len(given) != len(ids):
+        raise GraphError(f"{where}: allowed has shape {given.shape}, expected ({len(ids)}, devices).")
+    if not np.isin(given, (0, 1)).all():
+        raise GraphError(f"{where}: allowed holds values other than true and false; give one of them per device.")
+    mask = given.astype(bool)
+    if not mask.any(axis=1).all():
+        offender = ids[int(np.argmin(mask.any(axis=1)))]
         raise GraphError(f"{where}: operation {offender!r} may use no device; allow at least one.")
+    return mask
 
 
 def _pointer(sorted_or_not: Integers, count: int) -> Integers:

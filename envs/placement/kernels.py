@@ -262,7 +262,7 @@ def event_workspace(n: int, d: int, t: int, e: int, p: int) -> EventWorkspace:
         np.empty(d, np.bool_), np.empty(d * d, np.int64), np.empty(d * d, np.int64), np.empty(transfers, np.int64),
         np.empty(d, np.int32), np.empty(d, np.int32), np.empty(d * d, np.int32),
         np.empty(n), np.empty(n), np.empty(transfers), np.empty(transfers), np.empty(transfers),
-        np.empty(n, np.int32), np.empty(transfers, np.int32), np.empty(p, np.bool_), np.empty(d), np.empty(d),
+        np.empty(n, np.int32), np.empty(transfers, np.int32), np.empty(p * d, np.bool_), np.empty(d), np.empty(d),
     )  # fmt: skip
 
 
@@ -281,10 +281,12 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
     compute_s, rate, latency, out_ptr = problem.compute_s, problem.seconds_per_byte, problem.latency, problem.out_ptr
     edge_source, edge_target, edge_bytes = problem.edge_source, problem.edge_target, problem.edge_bytes
     tensor_ptr, edge_tensor = problem.tensor_ptr, problem.edge_tensor
+    in_ptr, in_edge, out_bytes, returned = problem.in_ptr, problem.in_edge, problem.out_bytes, problem.returned
     waiting, ready, rank, time, code = work.waiting, work.ready, work.rank, work.event_time, work.event_code
     queue, queue_start, queue_size, running = work.queue, work.queue_start, work.queue_size, work.running
     marked, head, tail, following = work.marked, work.head, work.tail, work.following
     egress, ingress, lanes, produced = work.egress, work.ingress, work.lanes, work.produced
+    holds, copy_holds, live, peak = work.holds, work.copy_holds, work.live, work.peak
     sigma, seed, track = options.noise, options.seed, options.track_memory
     n, d = assignment.shape[0], latency.shape[0]
     _prepare(problem, assignment, priority, options, sample, work)
@@ -316,14 +318,15 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
                     lanes[here * d + there] -= 1
                     links_changed = True
                     if track:
-                        _let_go(source, here, problem.out_bytes, problem.returned, work.holds, work.live)
+                        _let_go(source, here, out_bytes, returned, holds, live)
                 continue
             v = what  # an operation has ended
             makespan = now
             here = assignment[v]
             running[here] = False
             if track:
-                _let_inputs_go(problem, assignment, work, v)
+                edges, outputs = (edge_source, edge_tensor, edge_bytes), (out_bytes, returned)
+                _let_inputs_go(v, here, in_ptr, in_edge, edges, assignment, outputs, holds, copy_holds, live)
             edge = out_ptr[v]
             while edge < out_ptr[v + 1]:
                 tensor = np.int64(edge_tensor[edge])
@@ -395,7 +398,7 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
             ingress[there] += 1
             lanes[link] += 1
             if track:
-                _hold(there, edge_bytes[first], work.live, work.peak)
+                _hold(there, edge_bytes[first], live, peak)
             if track or options.contention != NO_CONTENTION:
                 _push(time, code, events, now + seconds, 2 * n + transfer)
                 events += 1
@@ -416,7 +419,7 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
                 _push(time, code, events, end, np.int64(v))
                 events += 1
                 if track:
-                    _hold(device, problem.out_bytes[v], work.live, work.peak)
+                    _hold(device, out_bytes[v], live, peak)
         if events == 0:
             return makespan
         now = time[0]
@@ -517,46 +520,49 @@ def _let_go(v, device, out_bytes, returned, holds, live):  # type: ignore[no-unt
 def _prepare_memory(problem, assignment, work):  # type: ignore[no-untyped-def]
     """Place the graph inputs, and count who keeps each output and each received copy alive."""
     n, d = assignment.shape[0], problem.latency.shape[0]
-    work.live[:] = 0.0
-    for device in range(d):
-        work.input_seen[:] = False
-        for v in range(n):
-            if assignment[v] == device:
-                for entry in range(problem.input_ptr[v], problem.input_ptr[v + 1]):
-                    item = problem.input_index[entry]
-                    if not work.input_seen[item]:
-                        work.input_seen[item] = True
-                        work.live[device] += problem.input_bytes[item]
+    input_ptr, input_index, input_seen, live = problem.input_ptr, problem.input_index, work.input_seen, work.live
+    input_seen[:] = False
+    live[:] = 0.0
+    for v in range(n):
+        here = assignment[v]
+        for entry in range(input_ptr[v], input_ptr[v + 1]):
+            item = input_index[entry]
+            if not input_seen[item * d + here]:
+                input_seen[item * d + here] = True
+                live[here] += problem.input_bytes[item]
     work.peak[:] = work.live
-    work.holds[:] = 0
-    work.copy_holds[:] = 0
-    for edge in range(problem.edge_target.shape[0]):
-        source = problem.edge_source[edge]
-        there = assignment[problem.edge_target[edge]]
+    edge_source, edge_target, edge_tensor = problem.edge_source, problem.edge_target, problem.edge_tensor
+    holds, copy_holds = work.holds, work.copy_holds
+    holds[:] = 0
+    copy_holds[:] = 0
+    for edge in range(edge_target.shape[0]):
+        source = edge_source[edge]
+        there = assignment[edge_target[edge]]
         if there == assignment[source]:
-            work.holds[source] += 1
+            holds[source] += 1
         else:
-            transfer = problem.edge_tensor[edge] * d + there
-            if work.copy_holds[transfer] == 0:
-                work.holds[source] += 1
-            work.copy_holds[transfer] += 1
+            transfer = edge_tensor[edge] * d + there
+            if copy_holds[transfer] == 0:
+                holds[source] += 1
+            copy_holds[transfer] += 1
 
 
 @njit(cache=True, nogil=True)
-def _let_inputs_go(problem, assignment, work, v):  # type: ignore[no-untyped-def]
+def _let_inputs_go(v, here, in_ptr, in_edge, edges, assignment, outputs, holds, copy_holds, live):  # type: ignore[no-untyped-def]
     """v has run: it no longer needs its inputs."""
-    d = problem.latency.shape[0]
-    here = assignment[v]
-    for entry in range(problem.in_ptr[v], problem.in_ptr[v + 1]):
-        edge = problem.in_edge[entry]
-        source = problem.edge_source[edge]
+    edge_source, edge_tensor, edge_bytes = edges
+    out_bytes, returned = outputs
+    d = live.shape[0]
+    for entry in range(in_ptr[v], in_ptr[v + 1]):
+        edge = in_edge[entry]
+        source = edge_source[edge]
         if assignment[source] == here:
-            _let_go(source, here, problem.out_bytes, problem.returned, work.holds, work.live)
+            _let_go(source, here, out_bytes, returned, holds, live)
         else:
-            transfer = problem.edge_tensor[edge] * d + here
-            work.copy_holds[transfer] -= 1
-            if work.copy_holds[transfer] == 0:
-                work.live[here] -= problem.edge_bytes[edge]
+            transfer = edge_tensor[edge] * d + here
+            copy_holds[transfer] -= 1
+            if copy_holds[transfer] == 0:
+                live[here] -= edge_bytes[edge]
 
 
 @njit(cache=True, nogil=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import ArrayLike
 from ..errors import PlacementError
 from .graph import DataflowGraph, Floats, Integers
 from .problem import PlacementProblem
+from .readers.files import write_text
 from .simulator import Order, Schedule, makespans, simulate
 
 
@@ -82,7 +82,7 @@ class Placement:
             "devices": [device.kind for device in problem.topology.devices],
             "method": self.method,
             "execution": self.execution,
-            "makespan": self.makespan,
+            "makespan": self.makespan if np.isfinite(self.makespan) else None,
             "seed": self.seed,
             "seconds": self.seconds,
             "calls": self.calls,
@@ -93,10 +93,7 @@ class Placement:
             ],
             **more,
         }
-        target = Path(path)
-        scratch = target.with_name(f".{target.name}.{os.getpid()}")
-        scratch.write_text(json.dumps(record, ensure_ascii=False, indent=1), encoding="utf-8")
-        scratch.replace(target)
+        write_text(path, json.dumps(record, ensure_ascii=False, indent=1, default=_as_json))
 
     @classmethod
     def load(cls, path: str | Path, problem: PlacementProblem) -> Placement:
@@ -112,8 +109,8 @@ class Placement:
             record = json.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise PlacementError(f"{path}: cannot be read ({error.strerror}); give a placement's path.") from error
-        except ValueError as error:
-            raise PlacementError(f"{path}: is not JSON ({error}).") from error
+        except (ValueError, RecursionError) as error:
+            raise PlacementError(f"{path}: is not JSON ({error}); give what hadoppler place wrote.") from error
         chosen = _read_devices(record, problem.graph, str(path))
         assignment = np.empty(problem.n, dtype=np.int64)
         assignment[list(chosen)] = list(chosen.values())
@@ -141,6 +138,11 @@ def order_by_start(graph: DataflowGraph, start: ArrayLike) -> Integers:
     return np.lexsort((position, np.asarray(start))).astype(np.int32)
 
 
+def _as_json(value: Any) -> Any:
+    """Notes may hold NumPy's numbers and arrays; anything else is written as text."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else str(value)
+
+
 def _read_devices(record: Any, graph: DataflowGraph, where: str) -> dict[int, int]:
     """Operation number -> device, in the order of the file."""
     if not isinstance(record, dict):
@@ -149,7 +151,7 @@ def _read_devices(record: Any, graph: DataflowGraph, where: str) -> dict[int, in
         number = {(type(label), label): v for v, label in enumerate(graph.ids)}
         pairs = [
             ((type(item["id"]), item["id"]), item["id"], item["device"])
-            if isinstance(item, dict) and "id" in item and "device" in item
+            if isinstance(item, dict) and isinstance(item.get("id"), int | str) and "device" in item
             else (None, item, None)
             for item in record["operations"]
         ]
@@ -163,8 +165,8 @@ def _read_devices(record: Any, graph: DataflowGraph, where: str) -> dict[int, in
             raise PlacementError(f"{where}: {label!r} is no operation of {graph.title}; is this the right graph?")
         if v in chosen:
             raise PlacementError(f"{where}: operation {label!r} stands twice.")
-        if not isinstance(device, int) or isinstance(device, bool):
-            raise PlacementError(f"{where}: operation {label!r} has the device {device!r}; expected a number.")
+        if not isinstance(device, int) or isinstance(device, bool) or abs(device) >= 2**31:
+            raise PlacementError(f"{where}: operation {label!r} has the device {device!r}; expected a device number.")
         chosen[v] = device
     missing = [label for v, label in enumerate(graph.ids) if v not in chosen]
     if missing:

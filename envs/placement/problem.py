@@ -69,11 +69,13 @@ class PlacementProblem:
         A unit of cost takes one unit of time, a byte between two devices too, every edge between
         two devices is a transfer of its own, and transfers never wait. Measured seconds are ignored.
         ``speeds`` [D] makes the devices unequal.
+
+        Raises:
+            TopologyError: a number of devices, a speed or the contention is not usable.
         """
-        factors = np.ones(devices) if speeds is None else np.asarray(speeds, dtype=np.float64)
-        topology = Topology.uniform(speeds=factors.tolist(), contention=contention, name="raw")
+        topology = Topology.uniform(devices, speeds=speeds, contention=contention, name="raw")
         return cls(
-            replace(graph, seconds={}, bytes_moved=np.zeros(graph.n)),
+            replace(graph, seconds={}, bytes_moved=_frozen(np.zeros(graph.n))),
             topology,
             memory="off",
             share_tensors=False,
@@ -226,7 +228,10 @@ class PlacementProblem:
         Raises:
             PlacementError: wrong shape, an unknown device, or a device that an operation may not use.
         """
-        array = np.asarray(assignment)
+        try:
+            array = np.asarray(assignment)
+        except ValueError as error:
+            raise PlacementError(f"{self.graph.title}: the rows of assignments differ in length.") from error
         if array.ndim not in (1, 2) or array.shape[-1] != self.n:
             raise PlacementError(
                 f"{self.graph.title}: an assignment of shape {array.shape} was given; expected one device "

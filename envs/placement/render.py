@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .problem import PlacementProblem
+from .readers.files import write_text
 from .simulator import Schedule
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")
 TRANSFER_COLOUR = "#444444"
+HIGHEST, MOST_LABELS = 60.0, 80
+"""Inches that a picture may be high, and device labels that it may bear: beyond them, rows get thinner."""
 
 
 def gantt(problem: PlacementProblem, schedule: Schedule, *, title: str = "", until: float | None = None) -> Figure:
@@ -30,7 +33,7 @@ def gantt(problem: PlacementProblem, schedule: Schedule, *, title: str = "", unt
     from matplotlib.figure import Figure
 
     unit, label = time_axis(problem, until or schedule.makespan)
-    figure = Figure(figsize=(11, 1.4 + 0.75 * problem.d), layout="constrained")
+    figure = Figure(figsize=(11, min(1.4 + 0.75 * problem.d, HIGHEST)), layout="constrained")
     axes = figure.add_subplot()
     kinds = sorted(set(problem.graph.kind), key=_weight(problem), reverse=True)
     colour = {kind: COLOURS[min(i, len(COLOURS) - 1)] for i, kind in enumerate(kinds)}
@@ -48,13 +51,14 @@ def gantt(problem: PlacementProblem, schedule: Schedule, *, title: str = "", unt
         incoming = schedule.transfers.target == device
         spans = np.column_stack([schedule.transfers.start, schedule.transfers.end - schedule.transfers.start])
         axes.broken_barh([(a, b) for a, b in spans[incoming] / unit], (device + 0.2, 0.15), facecolors=TRANSFER_COLOUR)
-    axes.set_yticks(range(problem.d), [f"{i}: {item.kind}" for i, item in enumerate(problem.topology.devices)])
+    labelled = range(0, problem.d, -(-problem.d // MOST_LABELS))
+    axes.set_yticks(labelled, [_verbatim(f"{i}: {problem.topology.devices[i].kind}") for i in labelled])
     axes.invert_yaxis()
-    axes.set_xlim(0, (until or schedule.makespan or 1.0) / unit)
+    axes.set_xlim(0, (until or schedule.makespan or unit) / unit)
     axes.set_xlabel(f"time [{label}]")
     axes.set_ylabel("device")
-    axes.set_title(title or problem.graph.summary())
-    _legend(axes, kinds[: len(COLOURS)], colour, hatch)
+    axes.set_title(_verbatim(title or problem.graph.summary()))
+    _legend(axes, kinds, colour, hatch)
     return figure
 
 
@@ -68,9 +72,21 @@ def _weight(problem: PlacementProblem) -> Any:
 def _legend(axes: Any, kinds: list[str], colour: dict[str, str], hatch: dict[str, str]) -> None:
     from matplotlib.patches import Patch
 
-    handles = [Patch(facecolor=colour[kind], hatch=hatch[kind], edgecolor="white", label=kind) for kind in kinds]
+    label = dict(zip(kinds, map(_verbatim, kinds), strict=True))
+    if len(kinds) > len(COLOURS):  # the rarest share the last colour
+        label[kinds[len(COLOURS) - 1]] = f"{len(kinds) - len(COLOURS) + 1} other kinds"
+    handles = [
+        Patch(facecolor=colour[kind], hatch=hatch[kind], edgecolor="white", label=label[kind])
+        for kind in kinds[: len(COLOURS)]
+    ]
     handles.append(Patch(facecolor=TRANSFER_COLOUR, label="incoming transfer"))
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize="small")
+
+
+def _verbatim(text: str) -> str:
+    """Text that matplotlib shows as it is: no formulas, and no label left out for its first underscore."""
+    shown = text.replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
 
 
 def time_axis(problem: PlacementProblem, span: float) -> tuple[float, str]:
@@ -86,9 +102,12 @@ def time_axis(problem: PlacementProblem, span: float) -> tuple[float, str]:
 def save_gantt(path: str | Path, problem: PlacementProblem, schedule: Schedule, *, title: str = "") -> None:
     """Write the picture as PNG, atomically."""
     target = Path(path)
-    scratch = target.with_name(f".{target.stem}.{os.getpid()}.png")
-    gantt(problem, schedule, title=title).savefig(scratch, dpi=120)
-    scratch.replace(target)
+    scratch = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        gantt(problem, schedule, title=title).savefig(scratch, dpi=120, format="png")
+        scratch.replace(target)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def gantt_image(problem: PlacementProblem, schedule: Schedule, *, title: str = "") -> NDArray[np.uint8]:
@@ -142,7 +161,4 @@ def write_trace(path: str | Path, problem: PlacementProblem, schedule: Schedule)
                 },
             }
         )
-    target = Path(path)
-    scratch = target.with_name(f".{target.name}.{os.getpid()}")
-    scratch.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
-    scratch.replace(target)
+    write_text(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))

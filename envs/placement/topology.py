@@ -39,14 +39,18 @@ class Device:
     overhead_s: float = 0.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.kind_flops_per_s, Mapping):
+            raise TopologyError(
+                f"device kind {self.kind}: kind_flops_per_s is {self.kind_flops_per_s!r}; expected kind: FLOP/s."
+            )
         positive = {"flops_per_s": self.flops_per_s, "memory_bytes_per_s": self.memory_bytes_per_s}
         positive |= {f"kind_flops_per_s[{name}]": value for name, value in self.kind_flops_per_s.items()}
         for name, value in positive.items():
-            if not value > 0:
-                raise TopologyError(f"device kind {self.kind}: {name} is {value}; expected a number above 0.")
-        for name, value in (("memory_bytes", self.memory_bytes), ("overhead_s", self.overhead_s)):
-            if not value >= 0:
-                raise TopologyError(f"device kind {self.kind}: {name} is {value}; expected a number from 0 up.")
+            if not (_is_number(value) and value > 0):
+                raise TopologyError(f"device kind {self.kind}: {name} is {value!r}; expected a number above 0.")
+        for name, value, end in (("memory_bytes", self.memory_bytes, ""), ("overhead_s", self.overhead_s, ", finite")):
+            if not (_is_number(value) and value >= 0 and (not end or value < np.inf)):
+                raise TopologyError(f"device kind {self.kind}: {name} is {value!r}; expected a number from 0 up{end}.")
 
     def seconds(self, kind: Sequence[str], flops: NDArray, bytes_moved: NDArray) -> NDArray[np.float64]:
         """Roofline seconds of operations: overhead + max(FLOPs / FLOP/s, bytes / memory bandwidth)."""
@@ -81,8 +85,8 @@ class Topology:
         count = len(self.devices)
         if count == 0:
             raise TopologyError(f"topology {self.name}: it has no device; at least one is needed.")
-        for label, smallest in (("bandwidth", "above 0"), ("latency", "from 0 up")):
-            matrix = np.array(getattr(self, label), dtype=np.float64)
+        for label, legal in (("bandwidth", "above 0"), ("latency", "from 0 up, finite")):
+            matrix = _numbers(getattr(self, label), f"topology {self.name}: {label}")
             if matrix.ndim == 0:
                 matrix = np.full((count, count), float(matrix))
             if matrix.shape != (count, count):
@@ -90,9 +94,12 @@ class Topology:
                     f"topology {self.name}: {label} has shape {matrix.shape}, expected one number or "
                     f"({count}, {count})."
                 )
-            off = matrix[~np.eye(count, dtype=bool)]
-            if off.size and not (np.all(off > 0) if label == "bandwidth" else np.all(off >= 0)):
-                raise TopologyError(f"topology {self.name}: every {label} between devices must be {smallest}.")
+            good = matrix > 0 if label == "bandwidth" else (matrix >= 0) & (matrix < np.inf)
+            for a, b in np.argwhere(~good & ~np.eye(count, dtype=bool)):
+                raise TopologyError(
+                    f"topology {self.name}: the {label} from device {a} to {b} is {matrix[a, b]}; expected a number "
+                    f"{legal}."
+                )
             np.fill_diagonal(matrix, np.inf if label == "bandwidth" else 0.0)
             matrix.setflags(write=False)
             object.__setattr__(self, label, matrix)
@@ -100,8 +107,13 @@ class Topology:
             raise TopologyError(
                 f"topology {self.name}: contention is {self.contention!r}; expected none, pair or ports."
             )
-        if self.channels < 1:
-            raise TopologyError(f"topology {self.name}: channels is {self.channels}; expected 1 or more.")
+        if not _is_whole(self.channels) or self.channels < 1:
+            raise TopologyError(f"topology {self.name}: channels is {self.channels!r}; expected 1 or more.")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for matrix in (self.bandwidth, self.latency):
+            matrix.setflags(write=False)
 
     @property
     def d(self) -> int:
@@ -140,7 +152,7 @@ class Topology:
         devices: int = 4,
         *,
         flops_per_s: float = 1.0,
-        speeds: Sequence[float] | None = None,
+        speeds: ArrayLike | None = None,
         bandwidth: ArrayLike = 1.0,
         latency: ArrayLike = 0.0,
         memory_bytes: float = np.inf,
@@ -148,16 +160,24 @@ class Topology:
         kind: str = "device",
         name: str | None = None,
     ) -> Topology:
-        """Devices alike but for ``speeds`` (factors on ``flops_per_s``, one per device)."""
-        factors = tuple(speeds) if speeds is not None else (1.0,) * devices
+        """Devices alike but for ``speeds`` (factors on ``flops_per_s``, one per device; they then say how many).
+
+        Raises:
+            TopologyError: a number is not usable; it is named.
+        """
+        where = f"topology {name or 'uniform'}"
+        if not _is_whole(devices) or devices < 1:
+            raise TopologyError(f"{where}: devices is {devices!r}; expected a whole number from 1 up.")
+        factors = np.ones(devices) if speeds is None else _numbers(speeds, f"{where}: speeds").reshape(-1)
+        speed = _number(flops_per_s, f"{where}: flops_per_s")
         return cls(
             name=name or f"{len(factors)}x{kind}",
             devices=tuple(
-                Device(kind if f == 1.0 else f"{kind}*{f:g}", flops_per_s * f, memory_bytes=memory_bytes)
-                for f in factors
+                Device(kind if f == 1.0 else f"{kind}*{f:g}", speed * f, memory_bytes=memory_bytes)
+                for f in factors.tolist()
             ),
-            bandwidth=np.asarray(bandwidth),
-            latency=np.asarray(latency),
+            bandwidth=_numbers(bandwidth, f"{where}: bandwidth"),
+            latency=_numbers(latency, f"{where}: latency"),
             contention=contention,
             source="uniform",
         )
@@ -172,8 +192,8 @@ class Topology:
         Raises:
             UnknownNameError: no preset has this name.
         """
-        base, _, variant = name.partition("-")
-        if base not in PRESETS or variant not in ("", *_VARIANTS):
+        base, dash, variant = str(name).partition("-")
+        if base not in PRESETS or (dash and variant not in _VARIANTS):
             raise UnknownNameError(
                 f"no topology is called {name!r}; choose one of {', '.join(PRESETS)}, alone or followed by "
                 f"{', '.join('-' + v for v in _VARIANTS)}, or give a YAML file."
@@ -191,14 +211,16 @@ class Topology:
 
     @classmethod
     def this_machine(cls, devices: int | None = None) -> Topology:
-        """The processors of this machine as devices: 20 GFLOP/s each, 5 GB/s between them (our choice).
+        """Processors of this machine, by default all, as devices: 20 GFLOP/s each, 5 GB/s between them (our choice).
 
         The numbers are placeholders of the right size for one core with one thread; calibration
         replaces them by measured ones.
         """
         import os
 
-        count = devices or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        count = devices
+        if count is None:
+            count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return cls.uniform(
             count,
             flops_per_s=20e9,
@@ -220,6 +242,8 @@ class Topology:
         Raises:
             TopologyError: a key is unknown, missing or of the wrong type; it is named.
         """
+        if not isinstance(values, Mapping):
+            raise TopologyError(f"{where}: expected keys such as devices and bandwidth, found {type(values).__name__}.")
         _check_keys(values, ("devices", "bandwidth", "latency", "contention", "channels", "name", "source"), where)
         entries = values.get("devices")
         if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
@@ -230,13 +254,13 @@ class Topology:
         if len(devices) > 1 and "bandwidth" not in values:
             raise TopologyError(f"{where}: bandwidth is missing; give bytes/s between devices.")
         return cls(
-            name=str(values.get("name", where)),
+            name=str(values.get("name") or where),
             devices=tuple(devices),
             bandwidth=_numbers(values.get("bandwidth", 1.0), f"{where}: bandwidth"),
             latency=_numbers(values.get("latency", 0.0), f"{where}: latency"),
             contention=cast(Contention, values.get("contention", "ports")),
-            channels=int(_numbers(values.get("channels", 1), f"{where}: channels")),
-            source=str(values.get("source", "")),
+            channels=values.get("channels", 1),
+            source=str(values.get("source") or ""),
         )
 
     @classmethod
@@ -254,8 +278,6 @@ class Topology:
             raise TopologyError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file.") from error
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise TopologyError(f"{path}: is not YAML ({' '.join(str(error).split())}).") from error
-        if not isinstance(values, Mapping):
-            raise TopologyError(f"{path}: expected keys such as devices and bandwidth, found {type(values).__name__}.")
         return cls.from_dict(values, str(path))
 
     def to_dict(self) -> dict[str, Any]:
@@ -289,11 +311,29 @@ def _check_keys(values: Mapping[str, Any], valid: Sequence[str], where: str) -> 
             raise TopologyError(f"{where}: unknown key {key!r}; {hint}")
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def _numbers(value: Any, where: str) -> NDArray[np.float64]:
+    """A new array; texts such as ``1e9``, which YAML does not take for numbers, are read too."""
     try:
+        if value is None or np.asarray(value).dtype == bool:
+            raise ValueError(value)
         return np.array(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise TopologyError(f"{where} is {value!r}; expected a number or a square list of numbers.") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TopologyError(f"{where} is {value!r}; expected a number or a list of numbers.") from error
+
+
+def _number(value: Any, where: str) -> float:
+    array = _numbers(value, where)
+    if array.ndim:
+        raise TopologyError(f"{where} is {value!r}; expected one number.")
+    return float(array)
 
 
 def _read_device(entry: Any, where: str) -> list[Device]:
@@ -304,14 +344,20 @@ def _read_device(entry: Any, where: str) -> list[Device]:
     if "flops_per_s" not in entry:
         raise TopologyError(f"{where}: flops_per_s is missing; give the device's FLOP/s.")
     count = entry.get("count", 1)
-    if not isinstance(count, int) or count < 1:
+    if not _is_whole(count) or count < 1:
         raise TopologyError(f"{where}: count is {count!r}; expected a whole number from 1 up.")
-    numbers = {key: float(_numbers(entry[key], f"{where}: {key}")) for key in numeric if key in entry}
-    per_kind = {
-        str(kind): float(_numbers(value, f"{where}: kind_flops_per_s.{kind}"))
-        for kind, value in (entry.get("kind_flops_per_s") or {}).items()
-    }
-    device = Device(kind=str(entry.get("kind", "device")), kind_flops_per_s=per_kind, **numbers)
+    kind = entry.get("kind", "device")
+    if not (isinstance(kind, str) or _is_number(kind)):
+        raise TopologyError(f"{where}: kind is {kind!r}; expected a text such as P100.")
+    numbers = {key: _number(entry[key], f"{where}: {key}") for key in numeric if key in entry}
+    speeds = entry.get("kind_flops_per_s") or {}
+    if not isinstance(speeds, Mapping):
+        raise TopologyError(f"{where}: kind_flops_per_s is {speeds!r}; expected keys such as matmul with FLOP/s.")
+    per_kind = {str(name): _number(value, f"{where}: kind_flops_per_s.{name}") for name, value in speeds.items()}
+    try:
+        device = Device(kind=str(kind), kind_flops_per_s=per_kind, **numbers)
+    except TopologyError as error:
+        raise TopologyError(f"{where}: {error}") from None
     return [device] * count
 
 

@@ -1,0 +1,151 @@
+"""Who fits where: from the GPU type that each job gets to GPUs on nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ...envs.cluster import Allocation, ClusterView
+
+Integers = NDArray[np.int64]
+
+
+def place_on_types(view: ClusterView, type_of: Integers) -> Allocation:
+    """Put each job on its type; in the order of the view's jobs.
+
+    A job that runs on that type already keeps its GPUs. The others follow, largest gang first (ties
+    by order): on the node where they fit with least to spare, else spread over the fewest nodes.
+
+    Args:
+        view: what is free, and who runs where.
+        type_of: [N] type of each job, -1 for none; together they must fit into ``view.free``.
+    """
+    held = view.held
+    position, ptr, node, count = _place(
+        view.free.copy(), view.workers, type_of, view.held_gang, held.ptr, held.node, held.gpu_type, held.count
+    )
+    kinds = np.repeat(type_of[position], np.diff(ptr))
+    job = view.job[position]
+    return Allocation(job, np.zeros(len(job), dtype=np.int64), ptr, node, kinds, count)
+
+
+@njit(cache=True, nogil=True)
+def _place(
+    free: Integers,
+    workers: Integers,
+    type_of: Integers,
+    held_gang: Integers,
+    held_ptr: Integers,
+    held_node: Integers,
+    held_type: Integers,
+    held_count: Integers,
+) -> tuple[Integers, Integers, Integers, Integers]:
+    """Positions of the placed jobs, and their entries as in ``Allocation``."""
+    n, nodes = workers.shape[0], free.shape[0]
+    counts = np.zeros((n, nodes), np.int64)
+    kept = np.zeros(n, np.bool_)
+    for i in range(n):
+        if type_of[i] < 0 or held_gang[i] < 0:
+            continue
+        fits = True
+        for e in range(held_ptr[held_gang[i]], held_ptr[held_gang[i] + 1]):
+            fits = fits and held_type[e] == type_of[i] and held_count[e] <= free[held_node[e], type_of[i]]
+        if fits:
+            kept[i] = True
+            for e in range(held_ptr[held_gang[i]], held_ptr[held_gang[i] + 1]):
+                counts[i, held_node[e]] = held_count[e]
+                free[held_node[e], type_of[i]] -= held_count[e]
+    for i in np.argsort(-workers, kind="mergesort"):
+        if type_of[i] >= 0 and not kept[i]:
+            take_gpus(free, type_of[i], workers[i], counts[i])
+    return _collect(type_of, counts)
+
+
+@njit(cache=True, nogil=True)
+def _collect(type_of: Integers, counts: NDArray[np.int64]) -> tuple[Integers, Integers, Integers, Integers]:
+    n, nodes = counts.shape
+    total, gangs = 0, 0
+    for i in range(n):
+        if type_of[i] >= 0:
+            gangs += 1
+            for h in range(nodes):
+                total += counts[i, h] > 0
+    position, ptr = np.empty(gangs, np.int64), np.zeros(gangs + 1, np.int64)
+    node, count = np.empty(total, np.int64), np.empty(total, np.int64)
+    gang, entry = 0, 0
+    for i in range(n):
+        if type_of[i] >= 0:
+            for h in range(nodes):
+                if counts[i, h] > 0:
+                    node[entry], count[entry] = h, counts[i, h]
+                    entry += 1
+            position[gang] = i
+            gang += 1
+            ptr[gang] = entry
+    return position, ptr, node, count
+
+
+@njit(cache=True, nogil=True)
+def take_gpus(free: Integers, gpu_type: int, workers: int, counts: Integers) -> None:
+    """Take a gang's GPUs of one type: in one node with least to spare, else from the fullest nodes.
+
+    Args:
+        free: [H, R] is lowered; it must hold enough.
+        counts: [H] receives the GPUs per node.
+    """
+    left = workers
+    while left > 0:
+        tightest, fullest = -1, -1
+        for h in range(free.shape[0]):
+            here = free[h, gpu_type]
+            if here >= left and (tightest < 0 or here < free[tightest, gpu_type]):
+                tightest = h
+            if here > 0 and (fullest < 0 or here > free[fullest, gpu_type]):
+                fullest = h
+        h = tightest if tightest >= 0 else fullest
+        if h < 0:
+            return
+        taken = min(left, free[h, gpu_type])
+        counts[h] += taken
+        free[h, gpu_type] -= taken
+        left -= taken
+
+
+@njit(cache=True, nogil=True)
+def choose_types(
+    order: Integers,
+    workers: Integers,
+    preference: Integers,
+    usable: NDArray[np.bool_],
+    held_type: Integers,
+    left: Integers,
+    overtake: bool,
+) -> Integers:
+    """[N] type of each job, -1 for none: in the given order, each takes its first choice that is left.
+
+    Args:
+        order: positions of the jobs, most urgent first.
+        preference: [N, R] types of each job, best first.
+        usable: [N, R] whether the job runs on the type.
+        held_type: [N] a type that the job takes before its preferences, or -1.
+        left: [R] GPUs of each type; lowered.
+        overtake: whether the others go on when one does not fit.
+    """
+    n, types = preference.shape
+    chosen = np.full(n, -1, np.int64)
+    for i in order:
+        first = held_type[i]
+        if first >= 0 and usable[i, first] and left[first] >= workers[i]:
+            chosen[i] = first
+        else:
+            for k in range(types):
+                r = preference[i, k]
+                if usable[i, r] and left[r] >= workers[i]:
+                    chosen[i] = r
+                    break
+        if chosen[i] >= 0:
+            left[chosen[i]] -= workers[i]
+        elif not overtake:
+            break
+    return chosen

@@ -1,0 +1,28 @@
+"""Random order, random types: what any scheduler must beat."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...envs.cluster import Allocation, Cluster, ClusterView
+from .allocate import choose_types, place_on_types
+from .yarn_cs import random_preference
+
+
+class RandomScheduler:
+    """Every round the jobs are drawn in random order, each onto a random type with enough free GPUs."""
+
+    name = "random"
+    mixes = False
+    forks = False
+
+    def reset(self, cluster: Cluster, round_s: float, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def schedule(self, view: ClusterView) -> Allocation:
+        order = self._rng.permutation(len(view))
+        preference = random_preference(self._rng, view)
+        nobody = np.full(len(view), -1, dtype=np.int64)
+        left = view.free.sum(axis=0)
+        chosen = choose_types(order, view.workers, preference, view.rates > 0, nobody, left, True)
+        return place_on_types(view, chosen)

@@ -1,0 +1,27 @@
+"""SRTF: shortest remaining time first, preemptive."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...envs.cluster import Allocation, Cluster, ClusterView
+from .allocate import choose_types, place_on_types
+
+
+class SRTF:
+    """Jobs by remaining seconds on their fastest type (ties by row), each on the fastest type that is left."""
+
+    name = "srtf"
+    mixes = False
+    forks = False
+
+    def reset(self, cluster: Cluster, round_s: float, rng: np.random.Generator) -> None:
+        """Nothing is remembered."""
+
+    def schedule(self, view: ClusterView) -> Allocation:
+        order = np.argsort(view.remaining / view.best_rate, kind="stable")
+        fastest_first = np.argsort(-view.rates, axis=1, kind="stable")
+        nobody = np.full(len(view), -1, dtype=np.int64)
+        left = view.free.sum(axis=0)
+        chosen = choose_types(order, view.workers, fastest_first, view.rates > 0, nobody, left, True)
+        return place_on_types(view, chosen)

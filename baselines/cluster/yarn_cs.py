@@ -1,0 +1,36 @@
+"""YARN's capacity scheduler as papers compare with it: first in, first out, nobody overtakes, nobody is preempted."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...envs.cluster import Allocation, Cluster, ClusterView
+from .allocate import choose_types, place_on_types
+
+
+class YarnCS:
+    """A job waits until all before it have started, then keeps its GPUs until its end.
+
+    It is blind to speed: among the types that the job runs on and that have enough free GPUs one is
+    drawn at random.
+    """
+
+    name = "yarn_cs"
+    mixes = False
+    forks = False
+
+    def reset(self, cluster: Cluster, round_s: float, rng: np.random.Generator) -> None:
+        self._rng = rng
+
+    def schedule(self, view: ClusterView) -> Allocation:
+        held = view.held_type
+        left = view.free.sum(axis=0)
+        order = np.concatenate((np.flatnonzero(held >= 0), np.flatnonzero(held < 0)))
+        preference = random_preference(self._rng, view)
+        chosen = choose_types(order, view.workers, preference, view.rates > 0, held, left, False)
+        return place_on_types(view, chosen)
+
+
+def random_preference(rng: np.random.Generator, view: ClusterView) -> np.ndarray:
+    """[N, R] the types in random order, drawn for every job of the view."""
+    return np.argsort(rng.random(view.rates.shape), axis=1, kind="stable")

@@ -1,0 +1,43 @@
+"""Jobs on clusters of unequal GPUs: nodes, throughputs, traces, and the round simulator."""
+
+from .bounds import ttd_bounds
+from .cluster import Cluster, Node
+from .failures import NodeEvent, draw_failures
+from .forks import ForkLedger, split_steps
+from .generators import make_workload
+from .job import Job
+from .result import ClusterResult, JobTable, RoundLog
+from .scheduler import Allocation, ClusterView, FractionalPolicy, Scheduler, gang_rate
+from .simulator import Simulation, SimulationRules, simulate
+from .throughput import ThroughputTable
+from .traces import MachineUse, read_pai_machines, read_workload
+from .workload import Rejected, Workload
+
+__all__ = [
+    "Allocation",
+    "Cluster",
+    "ClusterResult",
+    "ClusterView",
+    "ForkLedger",
+    "FractionalPolicy",
+    "Job",
+    "JobTable",
+    "MachineUse",
+    "Node",
+    "NodeEvent",
+    "Rejected",
+    "RoundLog",
+    "Scheduler",
+    "Simulation",
+    "SimulationRules",
+    "ThroughputTable",
+    "Workload",
+    "draw_failures",
+    "gang_rate",
+    "make_workload",
+    "read_pai_machines",
+    "read_workload",
+    "simulate",
+    "split_steps",
+    "ttd_bounds",
+]

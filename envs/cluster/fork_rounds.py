@@ -1,0 +1,77 @@
+"""Forked jobs inside the simulator's rounds: split at the start, booked in whole steps at the end."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import AllocationError
+from . import kernels
+from .forks import split_steps
+from .scheduler import Allocation
+
+
+def mark_forks(gangs: kernels.Gangs) -> None:
+    """Flag the gangs of jobs that have several; they must stand next to each other.
+
+    Raises:
+        AllocationError: a job's gangs are apart.
+    """
+    if len(gangs.job) < 2:
+        return
+    starts = np.flatnonzero(np.concatenate(([True], gangs.job[1:] != gangs.job[:-1])))
+    sizes = np.diff(np.concatenate((starts, [len(gangs.job)])))
+    if len(starts) != len(np.unique(gangs.job)):
+        raise AllocationError("the gangs of one job must stand next to each other in an allocation; sort them by job.")
+    gangs.forked[:] = np.repeat(sizes > 1, sizes)
+
+
+def book_forks(jobs: kernels.Jobs, gangs: kernels.Gangs, now: float) -> None:
+    """At a round's end: book the whole steps of copies that still hold their GPUs."""
+    for gang in np.flatnonzero(gangs.forked & gangs.alive).tolist():
+        job = gangs.job[gang]
+        jobs.remaining[job] = max(0.0, jobs.remaining[job] - _done(gangs, gang, now))
+        gangs.budget[gang] = 0.0
+
+
+def fork_running(jobs: kernels.Jobs, old: kernels.Gangs, new: kernels.Gangs, now: float) -> None:
+    """Book what a job did in one gang, if it gets several now; its placement stays known."""
+    if not new.forked.any():
+        return
+    forks = np.isin(old.job, new.job[new.forked]) & old.alive & ~old.forked
+    for gang in np.flatnonzero(forks).tolist():
+        kernels.settle(jobs, old, gang, now)
+        old.alive[gang] = old.forked[gang] = True
+        old.budget[gang] = 0.0
+
+
+def _done(gangs: kernels.Gangs, gang: int, now: float) -> float:
+    if gangs.end[gang] <= now:
+        return float(gangs.budget[gang])
+    reach = max(0.0, now - gangs.work_start[gang]) * gangs.rate[gang]
+    return float(min(gangs.budget[gang], np.floor(reach * (1 + 1e-12))))
+
+
+def begin_forks(
+    jobs: kernels.Jobs, gangs: kernels.Gangs, allocation: Allocation, round_end: float, consolidation_s: float
+) -> None:
+    """Give each copy its steps of this round; a job whose last steps are given ends with its slowest copy."""
+    for job in dict.fromkeys(gangs.job[gangs.forked].tolist()):
+        copies = np.flatnonzero(gangs.job == job)
+        seconds = np.maximum(0.0, round_end - consolidation_s - gangs.work_start[copies])
+        share = None if allocation.share is None else allocation.share[copies]
+        if share is None or np.isnan(share).any():
+            share = np.array(split_steps(float(jobs.remaining[job]), gangs.rate[copies].tolist(), seconds.tolist()))
+        if share.sum() > jobs.remaining[job] * (1 + 1e-12) or (share < 0).any():
+            raise AllocationError(
+                f"job row {job}: its copies' shares {share.sum():g} exceed the {jobs.remaining[job]:g} steps left."
+            )
+        reach = gangs.rate[copies] * seconds * (1 + 1e-12)
+        gangs.budget[copies] = share
+        working = share > 0
+        gangs.end[copies] = gangs.work_start[copies] + share / gangs.rate[copies]
+        if share.sum() >= jobs.remaining[job] and (share <= reach).all():
+            gangs.final[copies] = True
+            gangs.release[copies] = gangs.end[copies][working].max() + consolidation_s
+        else:
+            gangs.end[copies] = np.minimum(gangs.end[copies], round_end - consolidation_s)
+            gangs.budget[copies] = np.minimum(share, np.floor(reach))

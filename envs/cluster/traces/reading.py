@@ -1,0 +1,101 @@
+"""Find out which format a trace has, and read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import TraceError, UnknownNameError
+from ..throughput import ThroughputTable
+from ..workload import Workload
+from . import gavel, helios, own_csv, pai, philly, slurm
+from .rows import TraceRows, find_zone
+
+Reader = Callable[[TraceRows, list[str]], Workload]
+
+FORMATS: dict[str, tuple[Reader, str]] = {
+    "gavel": (gavel.read_gavel, "UTC"),
+    "philly": (philly.read_job_log, "America/Los_Angeles"),
+    "philly_csv": (philly.read_derived, "America/Los_Angeles"),
+    "helios": (helios.read_helios, "Asia/Shanghai"),
+    "pai": (pai.read_tasks, "UTC"),
+    "slurm": (slurm.read_sacct, "UTC"),
+    "csv": (own_csv.read_own, "UTC"),
+}
+"""Reader and default time zone of every format. Philly's job log names no zone; its utilisation files
+are in US Pacific time. Helios names none either (our choice: where it was recorded). Times of Gavel
+and PAI are seconds."""
+
+
+def read_workload(
+    path: str | Path,
+    throughputs: ThroughputTable | str | Path | None = None,
+    *,
+    format: str | None = None,
+    timezone: str | None = None,
+    model: str | None = None,
+    seed: int = 0,
+) -> Workload:
+    """Read a trace of jobs; what cannot be used is listed in ``.rejected`` with line and reason.
+
+    Args:
+        path: Gavel (10 or 7 columns), Philly's ``cluster_job_log`` or the CSV derived from it,
+            Helios' ``cluster_log.csv``, Alibaba's ``pai_task_table``, ``sacct --parsable2``, or a CSV
+            of one's own (columns: ``own_csv``). The format is found from the content.
+        throughputs: a table, or its file; by default Gavel's measurements.
+        format: one of ``FORMATS``, if the detection should be overruled.
+        timezone: IANA name of the zone of clock times; by default the format's.
+        model: kind such as ``ResNet-50 (batch size 64)`` for jobs whose trace names no model; by
+            default one is drawn per job from ``seed``.
+        seed: of these draws.
+
+    Raises:
+        TraceError: the file cannot be read, has an unknown format or no usable row.
+        ThroughputError: the throughput file is not usable.
+    """
+    path = Path(path)
+    if throughputs is None:
+        throughputs = ThroughputTable.default()
+    table = throughputs if isinstance(throughputs, ThroughputTable) else ThroughputTable.read(throughputs)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: cannot be read ({error}); give the path of a trace.") from error
+    name = format or detect_format(path, lines)
+    if name not in FORMATS:
+        raise UnknownNameError(f"no trace format is called {name!r}; choose one of {', '.join(FORMATS)}.")
+    reader, zone = FORMATS[name]
+    if model is not None and not table.knows(model):
+        raise TraceError(f"model is {model!r}, which the throughput table lacks; it has {', '.join(table.kinds[:6])}.")
+    rows = TraceRows(path, table, np.random.default_rng(seed), model, find_zone(timezone or zone))
+    return reader(rows, lines)
+
+
+def detect_format(path: Path, lines: list[str]) -> str:
+    """Name in ``FORMATS`` of a trace, from its first line that is not empty.
+
+    Raises:
+        TraceError: it looks like none of them.
+    """
+    first = next((line for line in lines if line.strip()), "")
+    columns = {cell.strip() for cell in first.split(",")}
+    if first.lstrip().startswith("["):
+        return "philly"
+    if first.count("\t") in (6, 9):
+        return "gavel"
+    if "JobID" in first and "|" in first:
+        return "slurm"
+    if {"gpu_num", "submit_time"} <= columns:
+        return "helios"
+    if {"timestamp", "num_gpus", "duration"} <= columns:
+        return "philly_csv"
+    if "plan_gpu" in columns or (len(first.split(",")) == 10 and first.split(",")[3].strip() in pai.STATES):
+        return "pai"
+    if "arrival" in columns:
+        return "csv"
+    raise TraceError(
+        f"{path}: its first line {first[:60]!r} belongs to no known format; expected one of {', '.join(FORMATS)}, "
+        "or a CSV with the columns arrival, workers, model, steps."
+    )

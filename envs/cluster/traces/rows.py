@@ -1,0 +1,218 @@
+"""What all readers share: counting rows, clock times, and models for jobs whose trace names none."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
+
+from ...errors import HadopplerError, TraceError
+from ..job import Job, split_kind
+from ..throughput import ThroughputTable
+from ..workload import Rejected, Workload
+
+Zone = ZoneInfo
+
+
+@dataclass
+class TraceRows:
+    """The rows of one trace on their way to a workload; every row ends as used or as rejected.
+
+    Attributes:
+        path: the file.
+        table: throughputs that the jobs must be found in.
+        rng: draws models for jobs whose trace names none.
+        model: kind for such jobs; None draws one (``draw_kind``).
+        zone: of clock times without an offset.
+    """
+
+    path: Path
+    table: ThroughputTable
+    rng: np.random.Generator
+    model: str | None
+    zone: Zone
+    jobs: list[Job] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+    read: int = 0
+    notes: list[str] = field(default_factory=list)
+    _ids: set[str] = field(default_factory=set)
+
+    def reject(self, line: int, reason: str, row: object = "") -> None:
+        """Leave a row out, with the reason."""
+        self.rejected.append(Rejected(line, reason, str(row)))
+
+    def note(self, text: str) -> None:
+        """State a rule once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def unique_id(self, name: str, line: int) -> str:
+        """The trace's id, with the line behind it where it is empty or taken."""
+        name = name.strip()
+        if not name or name in self._ids:
+            self.note("empty and repeated ids got their line number behind them")
+            name = f"{name}@{line}"
+        self._ids.add(name)
+        return name
+
+    def add(self, job: Job, row: object = "") -> bool:
+        """Keep a job if the throughput table knows it and some type runs it."""
+        if not self.table.knows(job.kind):
+            self.reject(job.line, f"the throughput table has no {job.kind!r}", row)
+            return False
+        if not (self.table.job_rates(job.kind, job.workers)[0] > 0).any():
+            self.reject(job.line, f"no GPU type of the table runs {job.kind!r} with {job.workers} workers", row)
+            return False
+        self.jobs.append(job)
+        return True
+
+    def add_timed(self, name: str, line: int, arrival: float, seconds: float, workers: int, row: object = "") -> bool:
+        """Keep a job that is known by its duration only: steps = duration x reference rate."""
+        if not seconds > 0:
+            self.reject(line, f"its duration is {seconds:g} s; expected more than 0", row)
+            return False
+        if workers < 1:
+            self.reject(line, "it asks no GPU", row)
+            return False
+        kind = self.model or draw_kind(self.table, workers, self.rng)
+        self.note(
+            f"models: {self.model or 'drawn by GPU count, seeded, among those that the table has at that count'}; "
+            f"steps = recorded duration x rate on the first fitting type of {', '.join(self.table.types)}"
+        )
+        model, batch = split_kind(kind)
+        steps = seconds * self.table.reference_rate(kind, workers)
+        return self.add(Job(self.unique_id(name, line), arrival, workers, steps, model, batch, line=line), row)
+
+    def clock(self, text: str | None, fold: int = 0) -> float | None:
+        """Seconds since 1970 in UTC of a clock time in the trace's zone; None if there is none."""
+        return parse_clock(text, self.zone, fold)
+
+    def interval(self, start: str | None, end: str | None) -> float | None:
+        """Seconds from start to end, over clock changes; None if one is missing.
+
+        An hour that comes twice is taken the first time, and the second time for an end that would
+        otherwise lie before its start.
+        """
+        begin, finish = self.clock(start), self.clock(end)
+        if begin is None or finish is None:
+            return None
+        if finish < begin:
+            later = self.clock(end, fold=1)
+            finish = later if later is not None and later >= begin else finish
+        return finish - begin
+
+    def workload(self) -> Workload:
+        """The jobs with arrivals counted from the first, and the rejected rows by line.
+
+        Raises:
+            TraceError: no row is usable.
+        """
+        if not self.jobs:
+            first = f"; line {self.rejected[0].line}: {self.rejected[0].reason}" if self.rejected else ""
+            raise TraceError(f"{self.path}: none of its {self.read} rows is a usable job{first}.")
+        rejected = tuple(sorted(self.rejected, key=lambda row: row.line))
+        return Workload(tuple(self.jobs), self.table, rejected, self.read, self.path.stem, tuple(self.notes))
+
+
+def from_first(rows: TraceRows) -> Workload:
+    """The workload with arrivals counted from the first job's, for traces with clock times."""
+    if rows.jobs:
+        first = min(job.arrival for job in rows.jobs)
+        rows.note("arrivals are counted from the first job's")
+        rows.jobs = [
+            Job(j.id, j.arrival - first, j.workers, j.steps, j.model, j.batch_size, j.weight, j.slo, j.line)
+            for j in rows.jobs
+        ]
+    return rows.workload()
+
+
+def parse_clock(text: str | None, zone: Zone, fold: int = 0) -> float | None:
+    """Seconds since 1970 in UTC of a number of seconds or an ISO time; None if it is neither."""
+    text = (text or "").strip()
+    if not text:
+        return None
+    try:
+        number = float(text)
+        return number if math.isfinite(number) else None
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zone, fold=fold)
+    return moment.astimezone(UTC).timestamp()
+
+
+def find_zone(name: str) -> Zone:
+    """A time zone by its IANA name.
+
+    Raises:
+        TraceError: there is none of this name.
+    """
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise TraceError(f"no time zone is called {name!r}; give an IANA name such as America/Los_Angeles.") from error
+
+
+def draw_kind(table: ThroughputTable, workers: int, rng: np.random.Generator) -> str:
+    """A model for a job whose trace names none (our choice): uniform over the families that the
+    table has measured with this number of workers on every type (or, where there is none, with the
+    largest number below), then uniform over the batch sizes.
+    """
+    counts = sorted({count for _, count in table.rows if count <= workers}) or [min(c for _, c in table.rows)]
+    for count in reversed(counts):
+        families: dict[str, list[str]] = {}
+        for (kind, measured), row in table.rows.items():
+            if measured == count and (table.rates[row] > 0).all():
+                families.setdefault(split_kind(kind)[0], []).append(kind)
+        if families:
+            names = list(families)
+            kinds = families[names[rng.integers(len(names))]]
+            return kinds[rng.integers(len(kinds))]
+    return table.kinds[rng.integers(len(table.kinds))]
+
+
+def numbered_dicts(lines: Sequence[str], path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line numbers and rows of a CSV with a header.
+
+    Raises:
+        TraceError: a needed column is missing.
+    """
+    reader = csv.DictReader(lines)
+    columns = [name.strip() for name in reader.fieldnames or ()]
+    for name in needed:
+        if name not in columns:
+            raise TraceError(f"{path}: the column {name!r} is missing; found {', '.join(columns)}.")
+    for row in reader:
+        yield reader.line_num, {str(k).strip(): (v or "").strip() for k, v in row.items() if isinstance(v, str | None)}
+
+
+def whole(text: str | None) -> int | None:
+    """A whole number from a cell such as ``4`` or ``4.0``; None if it is none."""
+    try:
+        number = float((text or "").strip())
+    except ValueError:
+        return None
+    return int(number) if math.isfinite(number) and number == int(number) else None
+
+
+def build_job(rows: TraceRows, line: int, row: object, **values: object) -> None:
+    """Add a job, or reject the row with what is wrong with its values."""
+    try:
+        job = Job(line=line, **values)  # type: ignore[arg-type]
+    except HadopplerError as error:
+        rows.reject(line, str(error).split(": ", 1)[1].rstrip("."), row)
+        return
+    rows.add(job, row)
+
+
+Row = Mapping[str, str]

@@ -63,6 +63,8 @@ def launch(name: str, job: Callable[[DictConfig], Any], arguments: Sequence[str]
         if begun:
             raise
         mistakes.append(("", error))  # Hydra's, while it composes
+    except SystemExit as stop:  # --help, or a flag that Hydra does not know
+        return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
     except KeyboardInterrupt:
         print(f"hadoppler {name}: stopped.", file=sys.stderr)
         return 130
@@ -122,8 +124,8 @@ def one_sentence(error: Exception, name: str, arguments: Sequence[str] = ()) -> 
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(cause, OmegaConfBaseException):
         text = (str(cause).splitlines() or [type(cause).__name__])[0]
-        return f"{cause.full_key}: {text.rstrip('.')}." if cause.full_key else text
-    return " ".join(line.strip() for line in text.splitlines() if line.strip())
+        text = f"{cause.full_key}: {text}" if cause.full_key else text
+    return " ".join(line.strip() for line in text.splitlines() if line.strip()).rstrip(".") + "."
 
 
 def _check_settings(config: DictConfig) -> None:

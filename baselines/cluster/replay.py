@@ -38,9 +38,8 @@ class ReplayPolicy:
         """
         path = Path(path)
         try:
-            content = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
-            with content as file:
-                allocations = json.load(file)["allocations"]
+            content = path.read_bytes()
+            allocations = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)["allocations"]
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise AllocationError(f"{path}: cannot be read as recorded allocations ({error!r}).") from error
         parts = path.name.split(".")[0].split("__")

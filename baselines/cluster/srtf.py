@@ -19,9 +19,10 @@ class SRTF:
         """Nothing is remembered."""
 
     def schedule(self, view: ClusterView) -> Allocation:
-        order = np.argsort(view.remaining / view.best_rate, kind="stable")
-        fastest_first = np.argsort(-view.rates, axis=1, kind="stable")
+        rates = view.gang_rates
+        order = np.argsort(view.remaining / rates.max(axis=1), kind="stable")
+        fastest_first = np.argsort(-rates, axis=1, kind="stable")
         nobody = np.full(len(view), -1, dtype=np.int64)
         left = view.free.sum(axis=0)
-        chosen = choose_types(order, view.workers, fastest_first, view.rates > 0, nobody, left, True)
+        chosen = choose_types(order, view.workers, fastest_first, rates > 0, nobody, left, True)
         return place_on_types(view, chosen)

@@ -103,9 +103,9 @@ def check_method(name: str, table: Mapping[str, str], options: Mapping[str, Any]
     hints = _type_hints(method)
     for key, value in options.items():
         if key in hints and not _fits(value, hints[key]):
-            wanted = getattr(hints[key], "__name__", None) if get_origin(hints[key]) is None else None
+            wanted = hints[key].__name__ if isinstance(hints[key], type) else hints[key]
             raise PlacementError(
-                f"the method {name!r} has {key}={value!r}, a {type(value).__name__}; expected {wanted or hints[key]}."
+                f"the method {name!r} has {key}={value!r}; expected {wanted}, found {type(value).__name__}."
             )
     return method
 

@@ -7,8 +7,10 @@ from .forks import ForkLedger, split_steps
 from .generators import make_workload
 from .job import Job
 from .result import ClusterResult, JobTable, RoundLog
+from .rules import SimulationRules
 from .scheduler import Allocation, ClusterView, FractionalPolicy, Scheduler, gang_rate
-from .simulator import Simulation, SimulationRules, simulate
+from .simulation import Simulation
+from .simulator import simulate
 from .throughput import ThroughputTable
 from .traces import MachineUse, read_pai_machines, read_workload
 from .workload import Rejected, Workload

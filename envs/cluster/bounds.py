@@ -11,7 +11,9 @@ from .scheduler import Floats, Integers
 from .workload import Workload
 
 
-def ttd_bounds(workload: Workload, cluster: Cluster, *, mixed_rate: str = "proportional") -> dict[str, float]:
+def ttd_bounds(
+    workload: Workload, cluster: Cluster, *, mixed_rate: str = "proportional", spread: bool = False
+) -> dict[str, float]:
     """Lower bounds on TTD in seconds, from last finish to first arrival; they ignore gangs and restarts.
 
     T is minimised subject to: every job does its steps; it runs at most T less its delay of arrival;
@@ -23,11 +25,20 @@ def ttd_bounds(workload: Workload, cluster: Cluster, *, mixed_rate: str = "propo
     - ``forking``: a job has one copy per node, each on a whole node with enough GPUs of one type.
 
     A job that fits nowhere makes its bound infinite.
+
+    Args:
+        mixed_rate: how fast a gang on several types is.
+        spread: take the spread rate for gangs that no node of a type can hold, which is as true and
+            tighter; the plain bound takes the rates in one node.
     """
-    rates, _ = workload.rates(cluster)
-    rates = np.where(workload.workers[:, None] > 0, rates, 0.0)
+    rates, apart = workload.rates(cluster)
+    of_one_type = rates
+    if spread:
+        gang = workload.workers[:, None]
+        of_one_type = np.where(gang > cluster.capacity.max(axis=0)[None, :], apart, rates)
+        rates = np.where(gang > cluster.capacity.sum(axis=1).max(), apart, rates)
     fits = workload.workers[:, None] <= cluster.gpus_of_type[None, :]
-    single = np.where(fits, rates, 0.0)
+    single = np.where(fits, of_one_type, 0.0)
     delay = workload.arrival - workload.arrival.min()
     of_type = cluster.gpus_of_type.astype(np.float64)
     workers = workload.workers.astype(np.float64)
@@ -92,23 +103,21 @@ def _minimise(
 
 
 def _solve_min(rates: Floats, single: Floats, workers: Floats, gpus: Floats, steps: Floats, delay: Floats) -> float:
-    """As ``_solve``, and per set of types a gang at the rate of the slowest, in seconds of one worker each.
+    """As ``_solve``, and per set of types a gang at the rate of the slowest, its workers anywhere among them.
 
     Only the sets of all types that are at least as fast as one of them matter.
     """
-    columns: list[tuple[int, float, int, float]] = []
+    columns: list[tuple[int, float, int]] = []
     for job in range(len(steps)):
         for gpu_type in np.flatnonzero(single[job] > 0).tolist():
-            columns.append((job, single[job, gpu_type] / workers[job], gpu_type, 1.0 / workers[job]))
+            columns.append((job, float(single[job, gpu_type]), gpu_type))
         for slowest in np.flatnonzero((rates[job] > 0) & (single[job] == 0)).tolist():
             for gpu_type in np.flatnonzero(rates[job] >= rates[job, slowest]).tolist():
-                columns.append((job, rates[job, slowest] / workers[job], gpu_type, 1.0 / workers[job]))
-    table = np.array(columns)
-    job, use = table[:, 0].astype(np.int64), table[:, 2].astype(np.int64)
-    share = table[:, 3]
-    # In units of gang-seconds: one worker-second is 1 / W of a gang-second and holds one GPU.
+                columns.append((job, float(rates[job, slowest]), gpu_type))
+    owner, rate, use = (np.array(values) for values in zip(*columns, strict=True))
+    # A column's unit is the work of all workers for a second, wherever they are: W GPU-seconds.
     return _minimise(
-        job=job, rate=table[:, 1] / share, group=job, use=use, weight=1.0 / share, gpus=gpus, steps=steps, delay=delay
+        job=owner, rate=rate, group=owner, use=use, weight=workers[owner], gpus=gpus, steps=steps, delay=delay
     )
 
 

@@ -44,11 +44,11 @@ class Cluster:
     relative_speed: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        names = [node.name for node in self.nodes]
-        for name in names:
-            if names.count(name) > 1:
-                raise ClusterError(f"cluster {self.name}: two nodes are called {name!r}; give each its own name.")
+        seen: set[str] = set()
         for node in self.nodes:
+            if node.name in seen:
+                raise ClusterError(f"cluster {self.name}: two nodes are called {node.name!r}; give each its own name.")
+            seen.add(node.name)
             for kind, count in node.gpus.items():
                 if isinstance(count, bool) or count != int(count) or count < 0:
                     raise ClusterError(
@@ -108,7 +108,8 @@ class Cluster:
             for part in match["gpus"].split("+"):
                 kind, count = part.split(":")
                 gpus[kind] = gpus.get(kind, 0) + int(count)
-            nodes.extend(Node(f"n{len(nodes) + i}", gpus) for i in range(int(match["nodes"] or 1)))
+            first = len(nodes)
+            nodes.extend(Node(f"n{first + i}", gpus) for i in range(int(match["nodes"] or 1)))
         return cls(tuple(nodes), name or text.strip())
 
     @classmethod

@@ -48,7 +48,7 @@ class Run(NamedTuple):
     busy: Floats
 
 
-COUNT, NEXT, RUNNING, ROUNDS, NEED, PHASE = 0, 1, 2, 3, 4, 5
+COUNT, NEXT, RUNNING, ROUNDS, NEED, PHASE, FILLED = 0, 1, 2, 3, 4, 5, 6
 NOW, LAST_RESET, ROUND_END, BEGIN = 0, 1, 2, 3
 """Positions in ``Run.sizes`` and ``Run.clock``."""
 
@@ -151,8 +151,10 @@ def book_round(run: Run, shares: Shares) -> None:
     for position in range(count):
         slot = by_end[position]
         job, r, steps, end = run.running[slot], run.running_type[slot], run.running_steps[slot], run.running_end[slot]
+        run.busy[1] += (end - run.clock[BEGIN]) * run.workers[job]
         if steps // run.workers[job] == 0:
             run.failures[job] += 1
+            run.sizes[NEED] = 1
             if run.failures[job] >= MAX_FAILURES:
                 _remove(run, job)
             continue
@@ -163,7 +165,6 @@ def book_round(run: Run, shares: Shares) -> None:
         shares.type_time[r] += seconds
         run.running_s[job] += end - run.clock[BEGIN]
         run.busy[0] += seconds * run.workers[job]
-        run.busy[1] += (end - run.clock[BEGIN]) * run.workers[job]
         if run.done[job] >= run.steps[job]:
             run.finish[job] = end
             _remove(run, job)
@@ -242,7 +243,6 @@ def fill_round(
     choose_jobs(shares, run.rates, run.workers, run.active, count, run.order, types, left, work_conserving, key, chosen)
     now = run.clock[NOW]
     run.clock[BEGIN] = now
-    run.sizes[ROUNDS] += 1
     slot = 0
     for i in range(count):
         job = run.active[i]
@@ -257,6 +257,8 @@ def fill_round(
             run.start[job] = now
         slot += 1
     run.sizes[RUNNING] = slot
+    run.sizes[FILLED] += 1
+    run.sizes[ROUNDS] += slot > 0
 
 
 @njit(cache=True, nogil=True)
@@ -288,8 +290,8 @@ def run_rounds(
                 return SOLVE
         row = 0
         if shuffled.shape[0] > 1:
-            row = run.sizes[ROUNDS] % shuffled.shape[0]
-            if row == 0 and run.sizes[PHASE] == 1 and run.sizes[ROUNDS] > 0:
+            row = run.sizes[FILLED] % shuffled.shape[0]
+            if row == 0 and run.sizes[PHASE] == 1 and run.sizes[FILLED] > 0:
                 run.sizes[PHASE] = 2
                 return SHUFFLE
         fill_round(run, shares, gpus, shuffled[row], work_conserving, round_s, key, chosen)

@@ -87,7 +87,7 @@ def _begin(workload: Workload, cluster: Cluster) -> tuple[kernels.Run, kernels.S
         finish=np.full(count, np.nan),
         running_s=np.zeros(count),
         active=ints[2],
-        sizes=np.zeros(6, dtype=np.int64),
+        sizes=np.zeros(7, dtype=np.int64),
         clock=np.zeros(4),
         running=ints[3],
         running_type=ints[4],
@@ -133,9 +133,10 @@ def _solve(
     fractions = np.asarray(policy.fractions(view), dtype=np.float64)
     if fractions.shape != view.rates.shape:
         raise AllocationError(
-            f"the policy {policy.name} answered with shape {fractions.shape}; expected {view.rates.shape}, jobs by types."
+            f"the policy {policy.name} answered with shape {fractions.shape}; expected {view.rates.shape}, "
+            "jobs by types."
         )
-    listed = ~np.isnan(fractions).any(axis=1)
+    listed = np.asarray(np.isfinite(fractions).all(axis=1))
     shares.listed[:] = False
     shares.fraction[:] = 0.0
     shares.listed[active] = listed

@@ -47,7 +47,7 @@ class Gangs(NamedTuple):
     ptr: NDArray[np.int64]
     node: NDArray[np.int64]
     gpu_type: NDArray[np.int64]
-    count: NDArray[np.int64]
+    gpus: NDArray[np.int64]
     rate: NDArray[np.float64]
     work_start: NDArray[np.float64]
     budget: NDArray[np.float64]
@@ -100,9 +100,9 @@ def check_entries(jobs: Jobs, gangs: Gangs, free: NDArray[np.int64]) -> tuple[in
             h, r = gangs.node[e], gangs.gpu_type[e]
             if e > gangs.ptr[a] and (h, r) <= (gangs.node[e - 1], gangs.gpu_type[e - 1]):
                 return UNSORTED, a
-            free[h, r] -= gangs.count[e]
-            total += gangs.count[e]
-            if free[h, r] < 0 or gangs.count[e] < 1:
+            free[h, r] -= gangs.gpus[e]
+            total += gangs.gpus[e]
+            if free[h, r] < 0 or gangs.gpus[e] < 1:
                 return OVER_CAPACITY, a
         if total != jobs.workers[job]:
             return WRONG_SIZE, a
@@ -117,7 +117,7 @@ def same_entries(a: Gangs, i: int, b: Gangs, k: int) -> bool:
         return False
     for step in range(size):
         e, f = a.ptr[i] + step, b.ptr[k] + step
-        if a.node[e] != b.node[f] or a.gpu_type[e] != b.gpu_type[f] or a.count[e] != b.count[f]:
+        if a.node[e] != b.node[f] or a.gpu_type[e] != b.gpu_type[f] or a.gpus[e] != b.gpus[f]:
             return False
     return True
 
@@ -146,7 +146,7 @@ def start_gangs(jobs: Jobs, old: Gangs, new: Gangs, now: float, restart_s: float
                 match = k
             k += 1
         new.kept[a] = match >= 0
-        new.rate[a] = rate_of(jobs, job, new.ptr[a], new.ptr[a + 1], new.node, new.gpu_type, new.count, mixed)
+        new.rate[a] = rate_of(jobs, job, new.ptr[a], new.ptr[a + 1], new.node, new.gpu_type, new.gpus, mixed)
         if new.rate[a] <= 0.0:
             return NO_RATE, a
         if match >= 0:

@@ -17,7 +17,7 @@ from .scheduler import Allocation, Floats, Integers
 from .workload import Workload
 
 if TYPE_CHECKING:
-    from .simulator import SimulationRules
+    from .rules import SimulationRules
     from .state import ClusterState
 
 
@@ -237,15 +237,15 @@ class ClusterResult:
     ) -> ClusterResult:
         """Tables of a simulation that ended."""
         jobs = state.jobs
-        table = make_job_table(workload, cluster, jobs.finish, jobs.start, state.reasons)
-        counts = {
+        columns = make_job_table(workload, cluster, jobs.finish, jobs.start, state.reasons)
+        counts: dict[str, Any] = {
             "running_s": jobs.running_s,
             "gpu_s": jobs.held_s,
             "overhead_gpu_s": jobs.overhead_s,
             "restarts": jobs.restarts,
             "lost_steps": jobs.lost,
         }
-        table = JobTable(**{**table, **{name: values.copy() for name, values in counts.items()}})
+        table = JobTable(**columns, **{name: values.copy() for name, values in counts.items()})
         held, worked = state.use.held.copy(), state.use.worked.copy()
         return cls(scheduler, workload, cluster, table, log, held, worked, decision_s, rules.mixed_rate)
 

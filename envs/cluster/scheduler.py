@@ -57,7 +57,8 @@ class Allocation:
         Raises:
             AllocationError: a row's GPUs are not a matrix of whole numbers from 0 up.
         """
-        jobs, copies, entries, ptr = [], [], [], [0]
+        jobs, copies, ptr = [], [], [0]
+        entries: list[tuple[int, int, int]] = []
         for job, copy, gpus in rows:
             matrix = np.asarray(gpus)
             if matrix.ndim != 2 or (matrix < 0).any() or (matrix != matrix.astype(np.int64)).any():
@@ -149,6 +150,12 @@ class ClusterView:
     def best_rate(self) -> Floats:
         """[N] steps/s on each job's fastest type."""
         return self.rates.max(axis=1)
+
+    @property
+    def gang_rates(self) -> Floats:
+        """[N, R] steps/s of a whole gang on one type: spread where no node of the type can hold it."""
+        largest = self.cluster.capacity.max(axis=0)
+        return np.where(self.workers[:, None] > largest[None, :], self.spread_rates, self.rates)
 
     @property
     def held_type(self) -> Integers:

@@ -90,7 +90,7 @@ class ClusterState:
     @staticmethod
     def as_allocation(gangs: kernels.Gangs) -> Allocation:
         """The gangs as an allocation, for views."""
-        return Allocation(gangs.job, gangs.copy, gangs.ptr, gangs.node, gangs.gpu_type, gangs.count)
+        return Allocation(gangs.job, gangs.copy, gangs.ptr, gangs.node, gangs.gpu_type, gangs.gpus)
 
 
 def new_gangs(allocation: Allocation) -> kernels.Gangs:
@@ -102,7 +102,7 @@ def new_gangs(allocation: Allocation) -> kernels.Gangs:
         ptr=_own(allocation.ptr),
         node=_own(allocation.node),
         gpu_type=_own(allocation.gpu_type),
-        count=_own(allocation.count),
+        gpus=_own(allocation.count),
         rate=np.zeros(count),
         work_start=np.zeros(count),
         budget=np.full(count, np.nan),
@@ -129,9 +129,9 @@ def concatenate_gangs(jobs: kernels.Jobs, first: kernels.Gangs, second: kernels.
     joined = {
         name: np.concatenate((getattr(first, name)[keep], getattr(second, name)))
         for name in kernels.Gangs._fields
-        if name not in ("ptr", "node", "gpu_type", "count")
+        if name not in ("ptr", "node", "gpu_type", "gpus")
     }
-    for name in ("node", "gpu_type", "count"):
+    for name in ("node", "gpu_type", "gpus"):
         joined[name] = np.concatenate((getattr(first, name)[entries], getattr(second, name)))
     joined["ptr"] = np.concatenate((ptr, ptr[-1] + second.ptr[1:])).astype(np.int64)
     gangs = kernels.Gangs(**joined)

@@ -264,3 +264,19 @@ def legal_masks(scales, state, out):  # type: ignore[no-untyped-def]
             v = state.candidate[b, i]
             for device in range(d):
                 out[b, v, device] = scales.allowed[v, device]
+
+
+@njit(cache=True, nogil=True)
+def observe_lean(count, listed, free, bound, limit, candidates, load):  # type: ignore[no-untyped-def]
+    """Flags of the candidates [B, N or more] and end of each device's work / ``bound`` [B, D or more], into zeros.
+
+    ``count``, ``listed`` and ``free`` are ``candidates``, ``candidate`` and ``free`` of the state: passing
+    all of it would take longer than the work. A finished episode flags operation 0.
+    """
+    for b in range(candidates.shape[0]):
+        if count[b] == 0:
+            candidates[b, 0] = 1
+        for i in range(count[b]):
+            candidates[b, listed[b, i]] = 1
+        for device in range(free.shape[1]):
+            load[b, device] = min(free[b, device] / bound, limit)

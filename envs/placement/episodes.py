@@ -99,6 +99,11 @@ class EpisodeBatch:
         """[B] end of the last booked operation: the makespan if transfers never wait and devices keep the order."""
         return self.state.planned.copy()
 
+    @property
+    def tracks_memory(self) -> bool:
+        """Whether a device can overflow at all; if not, nothing is booked."""
+        return bool(self._scales.track_memory)
+
     def memory_share(self) -> Floats:
         """[B, D] bytes booked / capacity, as if nothing were ever freed; 0 where there is no limit."""
         capacity = self.problem.topology.memory_bytes

@@ -56,7 +56,8 @@ class FifoWorkspace(NamedTuple):
 
 
 class EventWorkspace(NamedTuple):
-    """Scratch and results of ``simulate_events``; T tensors, D devices, transfers numbered t * D + d."""
+    """Scratch and results of ``simulate_events``; T tensors, D devices; transfer of tensor t to
+    device k is number ``t << shift | k``, the link from h to k ``h << shift | k``; see ``_shift``."""
 
     waiting: NDArray[np.int32]
     ready: NDArray[np.float64]
@@ -66,7 +67,8 @@ class EventWorkspace(NamedTuple):
     queue: NDArray[np.int32]
     queue_start: NDArray[np.int32]
     queue_size: NDArray[np.int32]
-    running: NDArray[np.bool_]
+    running: NDArray[np.int32]
+    busy_until: NDArray[np.float64]
     marked: NDArray[np.bool_]
     head: NDArray[np.int64]
     tail: NDArray[np.int64]
@@ -252,15 +254,25 @@ def _pop(time, code, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _shift(d: int) -> int:
+    """Bits of a device number: pairs are numbered by shifting, as divisions would take half of the time."""
+    shift = 0
+    while (1 << shift) < d:
+        shift += 1
+    return shift
+
+
+@njit(cache=True, nogil=True)
 def event_workspace(n: int, d: int, t: int, e: int, p: int) -> EventWorkspace:
     """Scratch for N operations, D devices, T tensors, E edges and P graph inputs."""
-    transfers = t * d
-    events = n + d + min(transfers, e) + 1  # one per ready operation, running operation and transfer
+    shift = _shift(d)
+    transfers, links = t << shift, d << shift
+    events = n + min(transfers, e) + 1  # at most one per operation and one per transfer
     return EventWorkspace(
         np.empty(n, np.int32), np.empty(n), np.empty(n), np.empty(events), np.empty(events, np.int64),
-        np.empty(n, np.int32), np.empty(d + 1, np.int32), np.empty(d, np.int32), np.empty(d, np.bool_),
-        np.empty(d, np.bool_), np.empty(d * d, np.int64), np.empty(d * d, np.int64), np.empty(transfers, np.int64),
-        np.empty(d, np.int32), np.empty(d, np.int32), np.empty(d * d, np.int32),
+        np.empty(n, np.int32), np.empty(d + 1, np.int32), np.empty(d, np.int32), np.empty(d, np.int32), np.empty(d),
+        np.empty(d, np.bool_), np.empty(links, np.int64), np.empty(links, np.int64), np.empty(transfers, np.int64),
+        np.empty(d, np.int32), np.empty(d, np.int32), np.empty(links, np.int32),
         np.empty(n), np.empty(n), np.empty(transfers), np.empty(transfers), np.empty(transfers),
         np.empty(n, np.int32), np.empty(transfers, np.int32), np.empty(p * d, np.bool_), np.empty(d), np.empty(d),
     )  # fmt: skip
@@ -271,59 +283,43 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
     """Run the event loop once and return the makespan.
 
     ``priority`` [N] ranks the operations under ``PRIORITY`` (smaller first). Afterwards ``work``
-    holds the start of each operation; with ``options.record`` also ends, and the times at which
-    transfers were produced, sent and arrived (NaN where none took place); with
-    ``options.track_memory`` the peak bytes of each device.
+    holds, with ``options.record``, starts and ends of operations and the times at which transfers
+    were produced, sent and arrived (NaN where none took place); with ``options.track_memory`` the
+    peak bytes of each device.
 
-    Event codes: v - operation v ends; n + v - the last input of v arrives; 2n + k - transfer k has
-    left its ports. An arrival is known when its transfer starts, so it needs no event of its own.
+    The ends of running operations stand in ``busy_until`` [D]. Everything else that is to come is in
+    the event heap, by time and code: v - the last input of operation v arrives; n + k - transfer k
+    has left its ports. An arrival is known when its transfer starts, so it needs no event of its own.
+
+    This is one long function on purpose: calls that pass twenty arrays would take longer than the
+    work between them.
     """
     compute_s, rate, latency, out_ptr = problem.compute_s, problem.seconds_per_byte, problem.latency, problem.out_ptr
     edge_source, edge_target, edge_bytes = problem.edge_source, problem.edge_target, problem.edge_bytes
     tensor_ptr, edge_tensor = problem.tensor_ptr, problem.edge_tensor
     in_ptr, in_edge, out_bytes, returned = problem.in_ptr, problem.in_edge, problem.out_bytes, problem.returned
     waiting, ready, rank, time, code = work.waiting, work.ready, work.rank, work.event_time, work.event_code
-    queue, queue_start, queue_size, running = work.queue, work.queue_start, work.queue_size, work.running
+    queue, queue_start, queue_size = work.queue, work.queue_start, work.queue_size
+    running, busy_until = work.running, work.busy_until
     marked, head, tail, following = work.marked, work.head, work.tail, work.following
     egress, ingress, lanes, produced = work.egress, work.ingress, work.lanes, work.produced
     holds, copy_holds, live, peak = work.holds, work.copy_holds, work.live, work.peak
-    sigma, seed, track = options.noise, options.seed, options.track_memory
+    sigma, seed, track, record = options.noise, options.seed, options.track_memory, options.record
+    fifo, contended = options.order == FIFO, options.contention != NO_CONTENTION
     n, d = assignment.shape[0], latency.shape[0]
+    shift = _shift(d)
+    mask = (1 << shift) - 1
     _prepare(problem, assignment, priority, options, sample, work)
-    events = 0
-    for v in range(n):
-        if waiting[v] == 0:
-            _push(time, code, events, 0.0, np.int64(n + v))
-            events += 1
-    makespan, now, pending, links_changed = 0.0, 0.0, 0, False
+    makespan, now = 0.0, 0.0
+    events, pending, links_changed = 0, 0, False
     while True:
-        while events > 0 and time[0] <= now:
-            what = code[0]
-            events -= 1
-            _pop(time, code, events)
-            if what >= n:
-                if what < 2 * n:  # the last input of an operation has arrived
-                    v = what - n
-                    here = assignment[v]
-                    if options.order == FIFO:
-                        rank[v] = now
-                    _sift_up(queue, queue_start[here], queue_size[here], v, rank)
-                    queue_size[here] += 1
-                else:  # a transfer has left its ports
-                    transfer = what - 2 * n
-                    source = edge_source[tensor_ptr[transfer // d]]
-                    here, there = assignment[source], transfer % d
-                    egress[here] -= 1
-                    ingress[there] -= 1
-                    lanes[here * d + there] -= 1
-                    links_changed = True
-                    if track:
-                        _let_go(source, here, out_bytes, returned, holds, live)
+        # 1. what ends now ends: operations ...
+        for here in range(d):
+            if busy_until[here] > now:
                 continue
-            v = what  # an operation has ended
+            v = running[here]
+            busy_until[here] = np.inf
             makespan = now
-            here = assignment[v]
-            running[here] = False
             if track:
                 edges, outputs = (edge_source, edge_tensor, edge_bytes), (out_bytes, returned)
                 _let_inputs_go(v, here, in_ptr, in_edge, edges, assignment, outputs, holds, copy_holds, live)
@@ -334,46 +330,55 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
                 remote = False
                 while edge < stop:
                     w = edge_target[edge]
-                    if assignment[w] != here:
-                        marked[assignment[w]] = True
-                        remote = True
-                    else:
-                        ready[w] = max(ready[w], now)
-                        waiting[w] -= 1
-                        if waiting[w] == 0:
-                            _push(time, code, events, ready[w], np.int64(n + w))
-                            events += 1
+                    there = assignment[w]
                     edge += 1
-                if not remote:
-                    continue
-                for there in range(d):
-                    if marked[there]:
-                        marked[there] = False
-                        link, transfer = here * d + there, tensor * d + there
-                        produced[transfer] = now
-                        last = tail[link]
-                        if head[link] >= 0 and produced[last] == now and last > transfer:
-                            _insert(head, following, produced, link, transfer)
+                    if there != here:
+                        marked[there] = True
+                        remote = True
+                        continue
+                    ready[w] = max(ready[w], now)
+                    waiting[w] -= 1
+                    if waiting[w] == 0:
+                        if ready[w] <= now:
+                            rank[w] = now if fifo else rank[w]
+                            _sift_up(queue, queue_start[here], queue_size[here], w, rank)
+                            queue_size[here] += 1
                         else:
-                            following[transfer] = -1
-                            if head[link] < 0:
-                                head[link] = transfer
-                            else:
-                                following[last] = transfer
-                            tail[link] = transfer
-                        pending += 1
-                        links_changed = True
-        while pending > 0 and links_changed:  # transfers start by time produced, then source, then destination
+                            _push(time, code, events, ready[w], np.int64(w))
+                            events += 1
+                if remote:
+                    for there in range(d):
+                        if marked[there]:
+                            marked[there] = False
+                            _enqueue(
+                                head, tail, following, produced, here << shift | there, tensor << shift | there, now
+                            )
+                            pending += 1
+                    links_changed = True
+        # ... inputs that were on their way, and transfers
+        while events > 0 and time[0] <= now:
+            what = code[0]
+            events -= 1
+            _pop(time, code, events)
+            if what < n:
+                here = assignment[what]
+                rank[what] = now if fifo else rank[what]
+                _sift_up(queue, queue_start[here], queue_size[here], what, rank)
+                queue_size[here] += 1
+            else:
+                transfer = what - n
+                source = edge_source[tensor_ptr[transfer >> shift]]
+                here, there = assignment[source], transfer & mask
+                egress[here] -= 1
+                ingress[there] -= 1
+                lanes[here << shift | there] -= 1
+                links_changed = True
+                if track:
+                    _let_go(source, here, out_bytes, returned, holds, live)
+        # 2. transfers start: by time produced, then source, then destination
+        while pending > 0 and links_changed:
             link = _first_transfer(
-                problem.tensor_ptr,
-                edge_source,
-                options.contention,
-                options.channels,
-                head,
-                egress,
-                ingress,
-                lanes,
-                produced,
+                tensor_ptr, edge_source, options.contention, options.channels, head, egress, ingress, lanes, produced
             )
             if link < 0:
                 links_changed = False
@@ -381,48 +386,53 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
             transfer = head[link]
             head[link] = following[transfer]
             pending -= 1
-            here, there, first = link // d, link % d, tensor_ptr[transfer // d]
-            seconds = edge_bytes[first] * rate[here, there] * _noise(sigma, seed, sample, n + transfer)
+            here, there, first = link >> shift, link & mask, tensor_ptr[transfer >> shift]
+            seconds = edge_bytes[first] * rate[here, there]
+            if sigma > 0:
+                seconds *= _noise(sigma, seed, sample, n + transfer)
             arrival = now + (latency[here, there] + seconds)
-            for edge in range(first, tensor_ptr[transfer // d + 1]):
+            for edge in range(first, tensor_ptr[(transfer >> shift) + 1]):
                 w = edge_target[edge]
                 if assignment[w] == there:
                     ready[w] = max(ready[w], arrival)
                     waiting[w] -= 1
                     if waiting[w] == 0:
-                        _push(time, code, events, ready[w], np.int64(n + w))
+                        _push(time, code, events, ready[w], np.int64(w))
                         events += 1
-            if options.record:
+            if record:
                 work.sent[transfer], work.arrived[transfer] = now, arrival
             egress[here] += 1
             ingress[there] += 1
             lanes[link] += 1
             if track:
                 _hold(there, edge_bytes[first], live, peak)
-            if track or options.contention != NO_CONTENTION:
-                _push(time, code, events, now + seconds, 2 * n + transfer)
+            if track or contended:
+                _push(time, code, events, now + seconds, n + transfer)
                 events += 1
         if events > 0 and time[0] <= now:
             continue  # a transfer that takes no time has arrived
-        for device in range(d):
-            if queue_size[device] > 0 and not running[device]:
-                base = queue_start[device]
+        # 3. idle devices take their best ready operation
+        following_instant = time[0] if events > 0 else np.inf
+        for here in range(d):
+            if queue_size[here] > 0 and busy_until[here] == np.inf:
+                base = queue_start[here]
                 v = queue[base]
-                queue_size[device] -= 1
-                if queue_size[device] > 0:
-                    _sift_down(queue, base, queue_size[device], queue[base + queue_size[device]], rank)
-                running[device] = True
-                work.start[v] = now
-                end = now + compute_s[v, device] * _noise(sigma, seed, sample, v)
-                if options.record:
-                    work.end[v] = end
-                _push(time, code, events, end, np.int64(v))
-                events += 1
+                queue_size[here] -= 1
+                if queue_size[here] > 0:
+                    _sift_down(queue, base, queue_size[here], queue[base + queue_size[here]], rank)
+                running[here] = v
+                seconds = compute_s[v, here]
+                if sigma > 0:
+                    seconds *= _noise(sigma, seed, sample, v)
+                busy_until[here] = now + seconds
+                if record:
+                    work.start[v], work.end[v] = now, now + seconds
                 if track:
-                    _hold(device, out_bytes[v], live, peak)
-        if events == 0:
+                    _hold(here, out_bytes[v], live, peak)
+            following_instant = min(following_instant, busy_until[here])
+        if following_instant == np.inf:
             return makespan
-        now = time[0]
+        now = following_instant
 
 
 @njit(cache=True, nogil=True)
@@ -441,12 +451,18 @@ def _prepare(problem, assignment, priority, options, sample, work):  # type: ign
     for device in range(d):
         work.queue_start[device + 1] += work.queue_start[device]
         work.queue_size[device] = 0
-        work.running[device] = False
+        work.busy_until[device] = np.inf
         work.marked[device] = False
         work.egress[device] = 0
         work.ingress[device] = 0
     work.head[:] = -1
     work.lanes[:] = 0
+    for v in range(n):
+        if work.waiting[v] == 0:
+            here = assignment[v]
+            work.rank[v] = 0.0 if options.order == FIFO else work.rank[v]
+            _sift_up(work.queue, work.queue_start[here], work.queue_size[here], v, work.rank)
+            work.queue_size[here] += 1
     if options.record:
         work.produced[:] = np.nan
         work.sent[:] = np.nan
@@ -456,12 +472,20 @@ def _prepare(problem, assignment, priority, options, sample, work):  # type: ign
 
 
 @njit(cache=True, nogil=True)
-def _insert(head, following, produced, link, transfer):  # type: ignore[no-untyped-def]
-    """Queue a transfer before those of the same instant whose source has a higher number.
+def _enqueue(head, tail, following, produced, link, transfer, now):  # type: ignore[no-untyped-def]
+    """Append a transfer to its link's queue; those of one instant are ordered by number, and so by source.
 
-    Needed only where operations take no time; tensors, and so transfers, are numbered by source.
+    The order of one instant can be wrong only where operations take no time.
     """
-    now = produced[transfer]
+    produced[transfer] = now
+    following[transfer] = -1
+    if head[link] < 0:
+        head[link] = tail[link] = transfer
+        return
+    last = tail[link]
+    if produced[last] < now or last < transfer:
+        following[last] = tail[link] = transfer
+        return
     behind, before = head[link], np.int64(-1)
     while produced[behind] < now or behind < transfer:
         before, behind = behind, following[behind]
@@ -476,12 +500,13 @@ def _insert(head, following, produced, link, transfer):  # type: ignore[no-untyp
 def _first_transfer(tensor_ptr, edge_source, contention, channels, head, egress, ingress, lanes, produced):  # type: ignore[no-untyped-def]
     """The link whose first waiting transfer may start before all others, or -1."""
     d = egress.shape[0]
-    best, best_time, best_source = -1, 0.0, 0
+    shift = _shift(d)
+    best, best_time = -1, np.inf
     for here in range(d):
         if contention == PORTS and egress[here] >= channels:
             continue
         for there in range(d):
-            link = here * d + there
+            link = here << shift | there
             transfer = head[link]
             if transfer < 0:
                 continue
@@ -492,13 +517,14 @@ def _first_transfer(tensor_ptr, edge_source, contention, channels, head, egress,
                     continue
             elif lanes[link] >= channels:
                 continue
-            when, source = produced[transfer], edge_source[tensor_ptr[transfer // d]]
-            if best >= 0 and when == best_time:
-                earlier = source < best_source or (source == best_source and there < best % d)
-            else:
-                earlier = best < 0 or when < best_time
-            if earlier:
-                best, best_time, best_source = link, when, source
+            when = produced[transfer]
+            if when == best_time:
+                source = edge_source[tensor_ptr[transfer >> shift]]
+                best_source = edge_source[tensor_ptr[head[best] >> shift]]
+                if source < best_source or (source == best_source and there < best - (best >> shift << shift)):
+                    best = link
+            elif when < best_time:
+                best, best_time = link, when
     return best
 
 
@@ -532,7 +558,7 @@ def _prepare_memory(problem, assignment, work):  # type: ignore[no-untyped-def]
                 live[here] += problem.input_bytes[item]
     work.peak[:] = work.live
     edge_source, edge_target, edge_tensor = problem.edge_source, problem.edge_target, problem.edge_tensor
-    holds, copy_holds = work.holds, work.copy_holds
+    holds, copy_holds, shift = work.holds, work.copy_holds, _shift(d)
     holds[:] = 0
     copy_holds[:] = 0
     for edge in range(edge_target.shape[0]):
@@ -541,7 +567,7 @@ def _prepare_memory(problem, assignment, work):  # type: ignore[no-untyped-def]
         if there == assignment[source]:
             holds[source] += 1
         else:
-            transfer = edge_tensor[edge] * d + there
+            transfer = edge_tensor[edge] << shift | there
             if copy_holds[transfer] == 0:
                 holds[source] += 1
             copy_holds[transfer] += 1
@@ -552,14 +578,14 @@ def _let_inputs_go(v, here, in_ptr, in_edge, edges, assignment, outputs, holds, 
     """v has run: it no longer needs its inputs."""
     edge_source, edge_tensor, edge_bytes = edges
     out_bytes, returned = outputs
-    d = live.shape[0]
+    shift = _shift(live.shape[0])
     for entry in range(in_ptr[v], in_ptr[v + 1]):
         edge = in_edge[entry]
         source = edge_source[edge]
         if assignment[source] == here:
             _let_go(source, here, out_bytes, returned, holds, live)
         else:
-            transfer = edge_tensor[edge] * d + here
+            transfer = edge_tensor[edge] << shift | here
             copy_holds[transfer] -= 1
             if copy_holds[transfer] == 0:
                 live[here] -= edge_bytes[edge]

@@ -140,7 +140,8 @@ class ObservationLayout:
     def memory(self, batch: EpisodeBatch) -> NDArray[np.float32]:
         """float32 [B, D] bytes booked on each device as a share of its capacity, 0 without a limit."""
         share = np.zeros((batch.episodes, self.devices), np.float32)
-        share[:, : batch.problem.d] = np.minimum(batch.memory_share(), FEATURE_LIMIT)
+        if batch.tracks_memory:
+            share[:, : batch.problem.d] = np.minimum(batch.memory_share(), FEATURE_LIMIT)
         return share
 
     def unflatten(self, observation: Observation) -> Observation:

@@ -241,14 +241,15 @@ def _memory_penalty(problem: PlacementProblem, peaks: Floats, memory: MemoryMode
 def _collect_transfers(problem: PlacementProblem, placed: Integers, work: kernels.EventWorkspace) -> Transfers:
     (sent,) = np.nonzero(~np.isnan(work.sent))
     by_start = sent[np.lexsort((sent, work.sent[sent]))]
-    tensor = (by_start // problem.d).astype(np.int32)
+    stride = len(work.sent) // max(len(problem.tensor_ptr) - 1, 1)
+    tensor = (by_start // max(stride, 1)).astype(np.int32)
     first = problem.tensor_ptr[tensor]
     operation = problem.graph.edge_source[first]
     return Transfers(
         operation=operation,
         tensor=tensor,
         source=placed[operation],
-        target=(by_start % problem.d).astype(np.int32),
+        target=(by_start % max(stride, 1)).astype(np.int32),
         bytes=problem.graph.edge_bytes[first],
         produced=work.produced[by_start],
         start=work.sent[by_start],

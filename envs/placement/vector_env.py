@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import PlacementError
+from . import episode_kernels as kernels
 from .episode_rules import EpisodeRules, IllegalAction, RewardMode
 from .episodes import EpisodeBatch
 from .features import FEATURE_LIMIT, static_features
@@ -231,8 +232,11 @@ class DevicePlacementVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
         self, before: NDArray[np.float64], active: NDArray[np.bool_], finished: NDArray[np.bool_]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Rewards [B] before penalties, and makespans [B] of the finished episodes (0 elsewhere)."""
-        score, makespan = self.batch.state.planned.copy(), np.zeros(self.num_envs)
+        makespan = np.zeros(self.num_envs)
         (rows,) = np.nonzero(finished)
+        if rows.size == 0 and self.rules.reward == "final":
+            return np.zeros(self.num_envs), makespan
+        score = self.batch.state.planned.copy()
         if rows.size and self.rules.stochastic:
             for b in rows:  # each episode draws from its own seed, as a single environment does
                 makespan[b] = self.rules.makespans(self.batch, [b], int(self._simulation_seeds[b]))[0]
@@ -247,10 +251,9 @@ class DevicePlacementVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
         if not self.lean:
             return self.layout.observe(self._static, self.batch)
         candidates = np.zeros((self.num_envs, self.layout.max_operations), np.int8)
-        candidates[:, : self.problem.n] = self.batch.state.slot >= 0
-        candidates[self.batch.done, 0] = 1
         load = np.zeros((self.num_envs, self.layout.devices), np.float32)
-        load[:, : self.problem.d] = np.minimum(self.batch.state.free / self.bound, FEATURE_LIMIT)
+        state = self.batch.state
+        kernels.observe_lean(state.candidates, state.candidate, state.free, self.bound, FEATURE_LIMIT, candidates, load)
         return {"candidates": candidates, "load": load, "memory": self.layout.memory(self.batch)}
 
     def _mask_info(self) -> dict[str, Any]:

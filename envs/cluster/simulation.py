@@ -1,0 +1,259 @@
+"""One run of the cluster, driven from outside: see, decide, let time pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import AllocationError
+from . import kernels
+from .cluster import Cluster
+from .failures import NodeEvent, check_events
+from .fork_rounds import begin_forks, book_forks, fork_running, mark_forks
+from .result import ClusterResult, RoundLog
+from .rules import SimulationRules
+from .scheduler import Allocation, ClusterView, Integers
+from .state import ClusterState, concatenate_gangs, empty_gangs, new_gangs
+from .workload import Workload
+
+TOLERANCE = 1e-9
+"""Part of a round's length within which an end counts as at the round's end."""
+
+
+class Simulation:
+    """A run that is driven from outside: ``next_view``, decide, ``apply``, and again.
+
+    A round starts at the first arrival and every ``round_s`` from there. It ends before its time
+    when nothing runs any more; then the next one starts at once, or at the next arrival. Jobs that
+    arrive inside a round are seen at its end.
+
+    Args:
+        workload: the jobs.
+        cluster: the nodes.
+        rules: rules of the world.
+        failures: what happens to nodes when.
+        mixes: whether a gang may stand on several types; decides which jobs can fit at all.
+        explain: ask schedulers for reasons.
+        log: keep every decision for ``rounds.csv``.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        rules: SimulationRules | None = None,
+        *,
+        failures: Sequence[NodeEvent] = (),
+        mixes: bool = True,
+        explain: bool = False,
+        log: bool = True,
+    ) -> None:
+        self.workload, self.cluster, self.rules = workload, cluster, rules or SimulationRules()
+        self.state = ClusterState(workload, cluster, mixes)
+        self.log = RoundLog(keep=log)
+        self.explain = explain
+        self._events = check_events(failures, cluster)
+        self._usable = np.ones(len(cluster.nodes), dtype=bool)
+        self._lost = np.zeros(len(cluster.nodes), dtype=bool)
+        self._mixed = kernels.MIN if self.rules.mixed_rate == "min" else kernels.PROPORTIONAL
+        self._capacity = cluster.capacity.copy()
+        self._gangs, self._held = empty_gangs(), Allocation.empty()
+        self._number = 0.0
+        self._refill: np.ndarray | None = None
+        self._idle = 0
+        self.time = float(workload.arrival[self.state.rows[0]]) if len(self.state.rows) else 0.0
+        self._origin = self.time
+
+    @property
+    def round_start(self) -> float:
+        """When the current round began; computed from its number, so it does not drift."""
+        return self._origin + self._number * self.rules.round_s
+
+    @property
+    def round_end(self) -> float:
+        """When the current round ends at the latest."""
+        return self._origin + (self._number + 1) * self.rules.round_s
+
+    def next_view(self) -> ClusterView | None:
+        """What a scheduler sees at the next decision; None when no job is left."""
+        state = self.state
+        if self._refill is not None:
+            return self._view(self._refill, mid_round=True)
+        self._pass_events(self.time)
+        state.arrive(self.time)
+        if len(state.active) == 0:
+            upcoming = state.next_arrival
+            if upcoming is None:
+                return None
+            self.time = self._origin = upcoming
+            self._number = 0.0
+            self._pass_events(self.time)
+            state.arrive(self.time)
+        free = np.where(self._usable[:, None], self._capacity, 0)
+        return self._view(free, mid_round=False)
+
+    def apply(self, allocation: Allocation) -> None:
+        """Carry a decision out, and let time pass until the next one.
+
+        Raises:
+            AllocationError: the decision breaks a rule; the gang and the rule are named.
+        """
+        rules, state, now = self.rules, self.state, self.time
+        added = new_gangs(allocation)
+        mark_forks(added)
+        mid_round = self._refill is not None
+        free = self._refill if self._refill is not None else np.where(self._usable[:, None], self._capacity, 0)
+        self._check(kernels.check_entries(state.jobs, added, free.copy()), allocation)
+        if mid_round and len(allocation) and (state.jobs.gang[added.job] >= 0).any():
+            raise AllocationError(
+                "a refill in mid-round gives GPUs to a job that runs; give them to waiting jobs only."
+            )
+        old = empty_gangs() if mid_round else self._gangs
+        fork_running(state.jobs, old, added, now)
+        before = state.jobs.restarts.sum()
+        self._check(kernels.start_gangs(state.jobs, old, added, now, rules.restart_s, self._mixed), allocation)
+        begin_forks(state.jobs, added, allocation, self.round_end, rules.consolidation_s)
+        self._gangs = concatenate_gangs(state.jobs, self._gangs, added) if mid_round else added
+        self._held = state.as_allocation(self._gangs)
+        running = len(self._gangs.job)
+        self.log.add(
+            now, mid_round, len(state.active), running, int(state.jobs.restarts.sum() - before), allocation, added
+        )
+        self._refill = None
+        self._pass_time()
+
+    def _pass_time(self) -> None:
+        """Advance to the next decision: a refill, the end of the round, or of all that runs."""
+        state, gangs, tolerance = self.state, self._gangs, TOLERANCE * self.rules.round_s
+        idle = not len(gangs.job)
+        while True:
+            stop, refill = self.round_end, False
+            first = kernels.next_release(gangs)
+            if self.rules.early_refill and first < stop - tolerance:
+                stop, refill = first, True
+            event = bool(self._events) and self._events[0][0] < stop
+            if event:
+                stop, refill = max(self._events[0][0], self.time), False
+            before = gangs.alive.copy()
+            alive = kernels.advance(state.jobs, gangs, state.use, self.time, stop, tolerance)
+            ended = before & ~gangs.alive
+            state.drop_finished()
+            if alive == 0 and not idle:
+                self._end_round(float(gangs.release[ended].max()))
+                return
+            self.time = stop
+            if event:
+                lost = self._pass_events(stop)
+                ended[lost] = True
+                refill = self.rules.early_refill and len(lost) > 0
+                if not idle and not gangs.alive.any():
+                    self._end_round(stop)
+                    return
+            if stop >= self.round_end:
+                self._end_round(stop)
+                return
+            if refill and self._offer(ended):
+                return
+
+    def _end_round(self, now: float) -> None:
+        """Close the round at ``now``, its end or the moment when nothing runs any more."""
+        if now < self.round_end:
+            self.time = self._origin = now
+            self._number = 0.0
+        else:
+            self._number += 1
+            self.time = self.round_start
+        book_forks(self.state.jobs, self._gangs, self.time)
+        nothing = not len(self._gangs.job) and not self._events and self.state.next_arrival is None
+        self._idle = self._idle + 1 if nothing else 0
+        if self._idle > self.rules.max_idle_rounds:
+            self.state.give_up(f"the scheduler gave it no GPU in {self._idle} rounds without anything else to run")
+
+    def _offer(self, ended: np.ndarray) -> bool:
+        """Prepare a refill with the GPUs that the ended gangs left; False if nobody waits for them."""
+        state, gangs = self.state, self._gangs
+        waiting = state.jobs.gang[state.active] < 0
+        if not waiting.any():
+            return False
+        free = np.where((self._usable & ~self._lost)[:, None], self._capacity, 0)
+        touched = np.zeros(len(free), dtype=bool)
+        for gang in range(len(gangs.job)):
+            entries = slice(gangs.ptr[gang], gangs.ptr[gang + 1])
+            if gangs.alive[gang]:
+                np.subtract.at(free, (gangs.node[entries], gangs.gpu_type[entries]), gangs.gpus[entries])
+            elif ended[gang]:
+                touched[gangs.node[entries]] = True
+        free[~touched] = 0
+        self._refill = np.maximum(free, 0)
+        return bool(self._refill.any())
+
+    def _pass_events(self, now: float) -> Integers:
+        """Apply the node events up to ``now``; numbers of the gangs that were lost."""
+        lost: list[int] = []
+        while self._events and self._events[0][0] <= now:
+            moment, node, action = self._events.pop(0)
+            self._usable[node] = action == "restore"
+            self._lost[node] = action == "fail"
+            if action == "fail":
+                before = self._gangs.alive.copy()
+                kernels.lose_node(self.state.jobs, self._gangs, node, self.round_start, max(moment, self.time))
+                gone = np.flatnonzero(before & ~self._gangs.alive)
+                forked = np.isin(self._gangs.job, self._gangs.job[gone]) & self._gangs.forked
+                self._gangs.final[forked] = False
+                self._gangs.release[forked & self._gangs.alive] = np.inf
+                lost += gone.tolist()
+        return np.array(lost, dtype=np.int64)
+
+    def _view(self, free: Integers, mid_round: bool) -> ClusterView:
+        state, rules = self.state, self.rules
+        jobs = state.jobs
+        kernels.remaining_now(jobs, self._gangs, self.time, state.left)
+        rows = state.active[jobs.gang[state.active] < 0] if mid_round else state.active
+        return ClusterView(
+            time=self.time,
+            round_s=rules.round_s,
+            restart_s=rules.restart_s,
+            mixed_rate=rules.mixed_rate,
+            cluster=self.cluster,
+            free=free,
+            mid_round=mid_round,
+            job=rows,
+            arrival=self.workload.arrival[rows],
+            workers=jobs.workers[rows],
+            steps=self.workload.steps[rows],
+            remaining=state.left[rows],
+            attained_s=jobs.held_s[rows],
+            running_s=jobs.running_s[rows],
+            weight=self.workload.weight[rows],
+            rates=jobs.rates[rows],
+            spread_rates=jobs.spread[rows],
+            held=self._held,
+            held_gang=jobs.gang[rows],
+            explain=self.explain,
+        )
+
+    def _check(self, outcome: tuple[int, int], allocation: Allocation) -> None:
+        fault, gang = outcome
+        if fault == kernels.OK:
+            return
+        job = self.workload.jobs[allocation.job[gang]]
+        where = f"job {job.id!r} on {allocation.describe(gang, self.cluster)}"
+        raise AllocationError(
+            {
+                kernels.INACTIVE: f"{where}: it has not arrived or is finished; give GPUs to jobs of the view only.",
+                kernels.OVER_CAPACITY: f"{where}: more GPUs are given than are free; keep to view.free.",
+                kernels.WRONG_SIZE: f"{where}: a gang must have exactly {job.workers} GPUs.",
+                kernels.NO_RATE: f"{where}: {job.kind} with {job.workers} workers does not run on one of these types.",
+                kernels.UNSORTED: f"{where}: a gang's entries must ascend by node, then type, without repetition.",
+            }[fault]
+        )
+
+    def result(self, scheduler: str = "", decision_s: float = 0.0) -> ClusterResult:
+        """Tables and metrics of what was simulated so far; jobs that are not done count as unfinished."""
+        if len(self.state.active) or self.state.next_arrival is not None:
+            self.state.give_up("the simulation was stopped before it was done")
+        self.log.close(self.time)
+        return ClusterResult.collect(
+            self.workload, self.cluster, self.rules, self.state, self.log, scheduler, decision_s
+        )

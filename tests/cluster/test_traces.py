@@ -1,0 +1,176 @@
+"""Readers: every row is used or rejected with its line and reason; times are right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hadoppler.envs.cluster import ThroughputTable, Workload, read_pai_machines, read_workload
+from hadoppler.envs.cluster.throughput import DATA
+from hadoppler.envs.errors import TraceError, UnknownNameError
+
+SAMPLES = DATA / "samples"
+CASES = Path(__file__).parent / "cases"
+HELIOS = "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
+
+
+def seconds(workload: Workload) -> list[float]:
+    """Recorded durations, back from the steps."""
+    table = workload.throughputs
+    return [job.steps / table.reference_rate(job.kind, job.workers) for job in workload.jobs]
+
+
+@pytest.mark.parametrize(
+    ("name", "used", "jobs", "rejected"),
+    [
+        ("gavel.trace", 3, 3, []),
+        ("gavel_7_columns.trace", 2, 2, []),
+        ("philly_cluster_job_log.json", 2, 2, [3, 4]),
+        ("philly.csv", 2, 2, [4]),
+        ("helios_cluster_log.csv", 2, 2, [3]),
+        ("pai_task_table.csv", 3, 2, [4]),
+        ("sacct.txt", 2, 2, [3, 5]),
+        ("own.csv", 2, 2, []),
+    ],
+)
+def test_samples_work_out_of_the_box(name: str, used: int, jobs: int, rejected: list[int]) -> None:
+    workload = read_workload(SAMPLES / name)
+    assert (workload.rows_used, len(workload)) == (used, jobs)
+    assert [row.line for row in workload.rejected] == rejected
+    assert workload.rows_read == workload.rows_used + len(workload.rejected)
+    assert all(row.reason for row in workload.rejected)
+    assert workload.arrival[0] == 0
+    assert str(workload.rows_read) in workload.summary()
+
+
+def test_gavel_columns() -> None:
+    first, _, last = read_workload(SAMPLES / "gavel.trace").jobs
+    assert (first.kind, first.workers, first.steps, first.slo) == ("ResNet-18 (batch size 128)", 4, 90000.0, None)
+    assert (last.weight, last.slo, last.arrival, last.line) == (5.0, 2.0, 1200.0, 3)
+    older = read_workload(SAMPLES / "gavel_7_columns.trace").jobs[1]
+    assert (older.workers, older.steps, older.arrival) == (8, 50000.0, 300.0)
+
+
+def test_philly_counts_hours_over_the_clock_change() -> None:
+    workload = read_workload(SAMPLES / "philly_cluster_job_log.json")
+    assert seconds(workload) == pytest.approx([3600.0, 3 * 3600.0])
+    assert workload.workers.tolist() == [2, 1]
+    utc = read_workload(SAMPLES / "philly_cluster_job_log.json", timezone="UTC")
+    assert seconds(utc) == pytest.approx([3600.0, 2 * 3600.0])
+    assert any("America/Los_Angeles" in note for note in workload.notes)
+
+
+def test_an_hour_that_comes_twice_never_gives_a_negative_duration(tmp_path: Path) -> None:
+    detail = [{"ip": "m", "gpus": ["gpu0"]}]
+    attempt = {"start_time": "2017-11-05 01:50:00", "end_time": "2017-11-05 01:10:00", "detail": detail}
+    job = {"jobid": "a", "submitted_time": "2017-11-05 01:40:00", "attempts": [attempt]}
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps([job]))
+    assert seconds(read_workload(path)) == pytest.approx([1200.0])
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("1,u,v,1,1,1,COMPLETED,,,,100,0", "submit_time"),
+        ("1,u,v,x,1,1,COMPLETED,2020-06-01 00:00:00,,,100,0", "gpu_num"),
+        ("1,u,v,1,1,1,COMPLETED,2020-06-01 00:00:00,,,,0", "duration"),
+        ("1,u,v,1,1,1,COMPLETED,2020-06-01 00:00:00,,,-5,0", "duration is -5"),
+        ("1,u,v,0,1,1,COMPLETED,2020-06-01 00:00:00,,,5,0", "no GPU"),
+    ],
+)
+def test_bad_rows_are_named(tmp_path: Path, row: str, reason: str) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(HELIOS + row + "\n2,u,v,1,1,1,COMPLETED,2020-06-01 00:00:00,,,100,0\n")
+    workload = read_workload(path)
+    (bad,) = workload.rejected
+    assert bad.line == 2
+    assert reason in bad.reason
+    assert len(workload) == 1
+
+
+def test_slurm_gpus_and_steps() -> None:
+    workload = read_workload(SAMPLES / "sacct.txt")
+    assert workload.workers.tolist() == [2, 1]
+    assert seconds(workload) == pytest.approx([7200.0, 900.0])
+    assert "step of job 501" in workload.rejected[0].reason
+
+
+def test_pai_shares_are_summed_and_rounded_up() -> None:
+    workload = read_workload(SAMPLES / "pai_task_table.csv")
+    assert workload.workers.tolist() == [2, 1]
+    assert seconds(workload) == pytest.approx([3600.0, 900.0])
+
+
+def test_own_csv_of_three_lines(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("arrival,workers,model,batch_size,steps\n0,1,LM,20,1000\n60,4,ResNet-50,64,500\n")
+    assert [job.id for job in read_workload(path).jobs] == ["job2", "job3"]
+    path.write_text("arrival,workers,duration\n2024-01-01 10:00:00,2,600\n2024-01-01 11:00:00,1,60\n5,0,7\n")
+    workload = read_workload(path)
+    assert workload.arrival.tolist() == [0.0, 3600.0]
+    assert seconds(workload) == pytest.approx([600.0, 60.0])
+    assert [row.line for row in workload.rejected] == [4]
+
+
+def test_models_are_drawn_from_the_seed_or_given() -> None:
+    path = SAMPLES / "helios_cluster_log.csv"
+    kinds = [[job.kind for job in read_workload(path, seed=seed).jobs] for seed in (0, 0, 1, 2, 3)]
+    assert kinds[0] == kinds[1]
+    assert any(other != kinds[0] for other in kinds[2:])
+    assert {job.kind for job in read_workload(path, model="A3C").jobs} == {"A3C"}
+    with pytest.raises(TraceError, match="'B3C'"):
+        read_workload(path, model="B3C")
+
+
+def test_unknown_models_are_rejected_not_dropped(tmp_path: Path) -> None:
+    table = ThroughputTable.read(SAMPLES / "own_throughputs.csv")
+    path = tmp_path / "mine.csv"
+    path.write_text("arrival,workers,model,batch_size,steps\n0,1,MyNet,32,10\n0,1,Other,,10\n")
+    workload = read_workload(path, throughputs=table)
+    assert [(row.line, "Other" in row.reason) for row in workload.rejected] == [(3, True)]
+
+
+def test_unusable_files_are_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_workload(path)
+    path.write_text("hello\nworld\n")
+    with pytest.raises(TraceError, match="no known format"):
+        read_workload(path)
+    with pytest.raises(UnknownNameError, match="choose one of"):
+        read_workload(path, format="nonsense")
+    path.write_text("arrival,workers,steps,model\nx,1,1,LM\n")
+    with pytest.raises(TraceError, match="none of its 1 rows is a usable job; line 2: its arrival is 'x'"):
+        read_workload(path)
+    with pytest.raises(TraceError, match="no time zone"):
+        read_workload(SAMPLES / "own.csv", timezone="Mars/Olympus")
+
+
+def test_case_h01_bad_ends_are_rejected_by_name() -> None:
+    workload = read_workload(CASES / "H01_pai_task_bad_end.csv")
+    assert seconds(workload) == pytest.approx([300.0])
+    assert [row.line for row in workload.rejected] == [3, 4, 5]
+    assert ["end_time" in row.reason for row in workload.rejected] == [True] * 3
+
+
+def test_case_h03_repeated_and_empty_ids_lose_no_job() -> None:
+    workload = read_workload(CASES / "H03_helios_dup_ids.csv")
+    assert workload.rows_read == 4 == len(workload) + len(workload.rejected)
+    assert [job.id for job in workload.jobs] == ["7", "7@3", "@4", "8"]
+    assert any("ids" in note for note in workload.notes)
+
+
+def test_case_h04_percent_of_a_gpu() -> None:
+    workload = read_workload(CASES / "H04_pai_task.csv")
+    assert workload.workers.tolist() == [1]
+    use = read_pai_machines(CASES / "H04_pai_machine_metric.csv", CASES / "H04_pai_machine_spec.csv")
+    assert dict(use.used) == pytest.approx({"m1": 6.4, "m2": 0.4})
+    assert [use.share("m1"), use.share("m2"), use.cluster_share] == pytest.approx([0.8, 0.2, 0.68])
+
+
+def test_real_traces_are_read_whole(reference: Path) -> None:
+    counts = {path.name: len(read_workload(path)) for path in sorted((reference / "gavel" / "real").iterdir())}
+    assert sorted(counts.values()) == [18, 96, 100, 986]

@@ -131,7 +131,12 @@ def test_the_demo_takes_no_arguments(capsys: pytest.CaptureFixture[str], monkeyp
     assert cli.main(["demo", "--help"]) == 0
     assert "takes no arguments" in capsys.readouterr().out
     asked: list[list[str]] = []
-    monkeypatch.setattr(demo.place, "main", lambda words: asked.append(words) or 2)
+
+    def refuse(words: list[str]) -> int:
+        asked.append(words)
+        return 2
+
+    monkeypatch.setattr(place_command, "main", refuse)
     assert demo.main([]) == 2
     assert len(asked) == 1, "a step that fails is the last one"
 
@@ -650,4 +655,4 @@ def test_seeds_of_place_are_whole_numbers(seed: Any) -> None:
     problem = PlacementProblem(make_graph("chain", length=2), Topology.preset("4xP100"))
     with pytest.raises(ValueError, match=re.escape(f"seed is {seed!r}; expected a whole number")):
         place("heft", problem, seed=seed)
-    assert place("heft", problem, seed=np.int64(3)).seed == 3
+    assert place("heft", problem, seed=np.int64(3)).seed == 3  # type: ignore[arg-type]

@@ -105,15 +105,16 @@ def _minimise(
 def _solve_min(rates: Floats, single: Floats, workers: Floats, gpus: Floats, steps: Floats, delay: Floats) -> float:
     """As ``_solve``, and per set of types a gang at the rate of the slowest, its workers anywhere among them.
 
-    Only the sets of all types that are at least as fast as one of them matter.
+    Only the sets of all types that are at least as fast as one of them, with GPUs enough, matter.
     """
     columns: list[tuple[int, float, int]] = []
     for job in range(len(steps)):
         for gpu_type in np.flatnonzero(single[job] > 0).tolist():
             columns.append((job, float(single[job, gpu_type]), gpu_type))
-        for slowest in np.flatnonzero((rates[job] > 0) & (single[job] == 0)).tolist():
-            for gpu_type in np.flatnonzero(rates[job] >= rates[job, slowest]).tolist():
-                columns.append((job, float(rates[job, slowest]), gpu_type))
+        for slowest in np.flatnonzero(rates[job] > 0).tolist():
+            members = np.flatnonzero(rates[job] >= rates[job, slowest])
+            if gpus[members].sum() >= workers[job]:
+                columns += [(job, float(rates[job, slowest]), gpu_type) for gpu_type in members.tolist()]
     owner, rate, use = (np.array(values) for values in zip(*columns, strict=True))
     # A column's unit is the work of all workers for a second, wherever they are: W GPU-seconds.
     return _minimise(

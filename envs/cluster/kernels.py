@@ -132,12 +132,17 @@ def settle(jobs: Jobs, gangs: Gangs, gang: int, now: float) -> None:
 
 
 @njit(cache=True, nogil=True)
-def start_gangs(jobs: Jobs, old: Gangs, new: Gangs, now: float, restart_s: float, mixed: int) -> tuple[int, int]:
+def start_gangs(
+    jobs: Jobs, old: Gangs, new: Gangs, free: NDArray[np.int64], now: float, restart_s: float, mixed: int
+) -> tuple[int, int]:
     """Start the new gangs at ``now``: those that stand where they stood go on, the others restart.
 
-    Old gangs that are still alive and not among the new ones are preempted. ``new.budget`` holds
-    the steps of forked gangs. Returns (fault, gang), or (OK, -1).
+    Old gangs that are still alive and not among the new ones are preempted; ``free`` is lowered by
+    what the new ones take. Returns (fault, gang), or (OK, -1).
     """
+    fault, gang = check_entries(jobs, new, free)
+    if fault != OK:
+        return fault, gang
     for a in range(new.job.shape[0]):
         job, match = new.job[a], -1
         k = jobs.gang[job]

@@ -28,6 +28,7 @@ class Allocation:
         node, gpu_type, count: [E] entries: so many GPUs of a type on a node.
         share: [A] steps that a copy is to do in this round; NaN: as the simulator splits them.
         why: reasons by name (price, payoff, slack, ...), each [A], for ``rounds.csv``.
+        refused: rows of jobs that shall never run (admission control); they are reported and left out.
 
     The entries of a gang ascend by node, then type, so that equal placements are equal arrays.
     """
@@ -40,6 +41,7 @@ class Allocation:
     count: Integers
     share: Floats | None = None
     why: Mapping[str, Floats] = field(default_factory=dict)
+    refused: Sequence[int] = ()
 
     def __len__(self) -> int:
         return len(self.job)
@@ -230,7 +232,7 @@ def gang_rate(
     used = share > 0
     if not (own[used] > 0).all():
         return 0.0
-    if mixed_rate == "min":
+    if mixed_rate == "min" or used.sum() == 1:
         return float(own[used].min())
     return float((share * own).sum() / share.sum())
 

@@ -100,25 +100,26 @@ class Simulation:
             AllocationError: the decision breaks a rule; the gang and the rule are named.
         """
         rules, state, now = self.rules, self.state, self.time
+        if len(allocation.refused):
+            self._refuse(allocation)
         added = new_gangs(allocation)
         mark_forks(added)
         mid_round = self._refill is not None
         free = self._refill if self._refill is not None else np.where(self._usable[:, None], self._capacity, 0)
-        self._check(kernels.check_entries(state.jobs, added, free.copy()), allocation)
         if mid_round and len(allocation) and (state.jobs.gang[added.job] >= 0).any():
             raise AllocationError(
                 "a refill in mid-round gives GPUs to a job that runs; give them to waiting jobs only."
             )
         old = empty_gangs() if mid_round else self._gangs
         fork_running(state.jobs, old, added, now)
-        before = state.jobs.restarts.sum()
-        self._check(kernels.start_gangs(state.jobs, old, added, now, rules.restart_s, self._mixed), allocation)
+        outcome = kernels.start_gangs(state.jobs, old, added, free.copy(), now, rules.restart_s, self._mixed)
+        self._check(outcome, allocation)
         begin_forks(state.jobs, added, allocation, self.round_end, rules.consolidation_s)
         self._gangs = concatenate_gangs(state.jobs, self._gangs, added) if mid_round else added
         self._held = state.as_allocation(self._gangs)
         running = len(self._gangs.job)
         self.log.add(
-            now, mid_round, len(state.active), running, int(state.jobs.restarts.sum() - before), allocation, added
+            now, mid_round, len(state.active), running, len(added.job) - int(added.kept.sum()), allocation, added
         )
         self._refill = None
         self._pass_time()
@@ -129,8 +130,8 @@ class Simulation:
         idle = not len(gangs.job)
         while True:
             stop, refill = self.round_end, False
-            first = kernels.next_release(gangs)
-            if self.rules.early_refill and first < stop - tolerance:
+            first = kernels.next_release(gangs) if self.rules.early_refill else stop
+            if first < stop - tolerance:
                 stop, refill = first, True
             event = bool(self._events) and self._events[0][0] < stop
             if event:
@@ -232,6 +233,19 @@ class Simulation:
             held_gang=jobs.gang[rows],
             explain=self.explain,
         )
+
+    def _refuse(self, allocation: Allocation) -> None:
+        """Take jobs out that the scheduler does not admit; they must wait, not run."""
+        jobs = self.state.jobs
+        for row in allocation.refused:
+            if not jobs.active[row] or jobs.gang[row] >= 0:
+                raise AllocationError(
+                    f"job {self.workload.jobs[row].id!r} is refused although it runs, is done or has not arrived; "
+                    "refuse waiting jobs only."
+                )
+            jobs.active[row] = False
+            self.state.reasons[int(row)] = "refused by the scheduler"
+        self.state.drop_finished()
 
     def _check(self, outcome: tuple[int, int], allocation: Allocation) -> None:
         fault, gang = outcome

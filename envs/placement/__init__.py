@@ -1,19 +1,28 @@
 """Which operation runs on which device: graphs, devices, costs, and the simulator."""
 
 from .bounds import LowerBounds, lower_bounds
+from .env import DevicePlacementEnv
+from .episodes import EpisodeBatch
 from .graph import DataflowGraph, GraphBuilder, GraphInput
 from .kernel import Kernel, Reference, Symbol, TensorType, View
 from .placement import Placement, Plan
 from .problem import PlacementProblem
 from .readers import read_graph, write_graph
 from .readers.torch_export import from_module
+from .replaying import replay
 from .simulator import Schedule, Transfers, makespans, simulate
 from .topology import Device, Topology
+from .vector_env import DevicePlacementVectorEnv
 from .workloads import make_graph
+from .wrappers import FlatAction, SelectThenPlace
 
 __all__ = [
     "DataflowGraph",
     "Device",
+    "DevicePlacementEnv",
+    "DevicePlacementVectorEnv",
+    "EpisodeBatch",
+    "FlatAction",
     "GraphBuilder",
     "GraphInput",
     "Kernel",
@@ -23,6 +32,7 @@ __all__ = [
     "Plan",
     "Reference",
     "Schedule",
+    "SelectThenPlace",
     "Symbol",
     "TensorType",
     "Topology",
@@ -33,6 +43,7 @@ __all__ = [
     "make_graph",
     "makespans",
     "read_graph",
+    "replay",
     "simulate",
     "write_graph",
 ]

@@ -102,6 +102,7 @@ class Options(NamedTuple):
 
 @njit(cache=True, nogil=True)
 def fifo_workspace(n: int, d: int) -> FifoWorkspace:
+    """Scratch for N operations and D devices."""
     return FifoWorkspace(np.empty(n, np.int32), np.empty(n), np.empty(n, np.int32), np.empty(d))
 
 

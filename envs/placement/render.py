@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .problem import PlacementProblem
 from .readers.files import write_text
@@ -108,15 +107,6 @@ def save_gantt(path: str | Path, problem: PlacementProblem, schedule: Schedule, 
         scratch.replace(target)
     finally:
         scratch.unlink(missing_ok=True)
-
-
-def gantt_image(problem: PlacementProblem, schedule: Schedule, *, title: str = "") -> NDArray[np.uint8]:
-    """The picture as [height, width, 3] bytes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    canvas: Any = FigureCanvasAgg(gantt(problem, schedule, title=title))
-    canvas.draw()
-    return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
 
 
 def write_trace(path: str | Path, problem: PlacementProblem, schedule: Schedule) -> None:

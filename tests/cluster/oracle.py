@@ -36,7 +36,7 @@ def audit(result: ClusterResult, *, restart_s: float, mixed_rate: str = "proport
                 dense[gang].sum(axis=0), rates[job], spread[job], int((dense[gang].sum(axis=1) > 0).sum()), mixed_rate
             )
             assert rate > 0
-            assert rate == gangs.rate[gang]
+            assert np.isclose(rate, gangs.rate[gang], rtol=1e-12, atol=0)
             old = before.get(job)
             kept = old is not None and np.array_equal(old["gpus"], dense[gang])
             assert kept == gangs.kept[gang]

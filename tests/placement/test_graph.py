@@ -53,8 +53,9 @@ def same(a: DataflowGraph, b: DataflowGraph) -> bool:
 
 def refused(**parts: Any) -> str:
     """The one sentence with which a graph of two operations and one edge, changed by ``parts``, is refused."""
+    all_parts: dict[str, Any] = {"flops": [1, 1], "ids": ["a", "b"], "edges": [("a", "b")]} | parts
     with pytest.raises(GraphError) as caught:
-        DataflowGraph.build(**({"flops": [1, 1], "ids": ["a", "b"], "edges": [("a", "b")]} | parts), source="x.json")
+        DataflowGraph.build(**all_parts, source="x.json")
     text = str(caught.value)
     assert text.startswith("x.json: ")
     assert "\n" not in text

@@ -1,0 +1,147 @@
+"""Copies of one job: the split is exact, no step counts twice, the simulator agrees with hand counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cluster.oracle import TYPES
+from cluster.scripted import Scripted, fork_everywhere
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hadoppler.envs.cluster import (
+    Cluster,
+    ForkLedger,
+    Job,
+    NodeEvent,
+    ThroughputTable,
+    Workload,
+    make_workload,
+    simulate,
+    split_steps,
+    ttd_bounds,
+)
+from hadoppler.envs.errors import AllocationError
+
+CASE = json.loads((Path(__file__).parent / "cases" / "H24_forks.json").read_text())
+RATES = [copy["steps_per_s"] for copy in CASE["copies"]]
+
+
+def forked(steps: float, rates: list[float], **options: object):
+    """One job with a copy on every one-GPU node."""
+    types = TYPES[: len(rates)]
+    table = ThroughputTable.build([("m", 1, kind, rate, float("nan")) for kind, rate in zip(types, rates, strict=True)])
+    cluster = Cluster.parse(" ".join(f"{kind}:1" for kind in types))
+    workload = Workload((Job("a", 0.0, 1, steps, "m"),), table)
+    rules = {"round_s": 60.0, "restart_s": 0.0, "consolidation_s": 0.0, **options}
+    return simulate(workload, cluster, Scripted(fork_everywhere, forks=True), **rules)  # type: ignore[arg-type]
+
+
+def test_h24_by_hand() -> None:
+    first = split_steps(CASE["job"]["total_steps"], RATES, [CASE["round_s"]] * 2)
+    assert first == [600.0, 300.0]
+    last = split_steps(1000 - sum(first), RATES, [CASE["round_s"]] * 2)
+    assert last == [67.0, 33.0]
+    assert 60 + max(67 / 10, 33 / 5) == pytest.approx(66.7)
+
+
+def test_h24_in_the_simulator() -> None:
+    result = forked(1000, RATES)
+    assert result.jobs.finish.tolist() == [pytest.approx(66.7)]
+    assert result.metrics["finished"] == 1
+    assert [row["copy"] for row in result.rounds.rows(result.workload, result.cluster)] == [0, 1, 0, 1]
+
+
+def test_h24_ledger_counts_nothing_twice() -> None:
+    ledger = ForkLedger(1000)
+    ledger.begin({0: 600, 1: 300})
+    assert ledger.report(0, 600, round=0)
+    assert not ledger.report(0, 600, round=0)
+    assert ledger.report(1, 300, round=0)
+    assert ledger.close() == {0: pytest.approx(2 / 3), 1: pytest.approx(1 / 3)}
+    assert ledger.done == 900
+    ledger.begin({0: 67, 1: 33})
+    assert not ledger.report(1, 33, round=0)
+    assert ledger.report(0, 90, round=1)
+    assert ledger.report(1, 33, round=1)
+    ledger.close()
+    assert (ledger.done, ledger.finished, ledger.remaining) == (1000, True, 0)
+    assert not ledger.report(1, 33, round=1)
+    assert len(ledger.ignored) == 3
+    with pytest.raises(AllocationError, match="exceed the 0 steps left"):
+        ledger.begin({0: 1})
+
+
+def test_a_dead_copy_counts_nothing_and_is_left_out() -> None:
+    ledger = ForkLedger(100)
+    ledger.begin({0: 40, 1: 20})
+    ledger.report(1, 15, round=0)
+    assert ledger.close() == {1: 1.0}
+    assert ledger.remaining == 85
+
+
+copies = st.lists(st.tuples(st.floats(0.01, 500), st.floats(0, 400)), min_size=1, max_size=12)
+
+
+@given(copies, st.integers(1, 10**7))
+def test_steps_split_exactly(values: list[tuple[float, float]], remaining: int) -> None:
+    rates, seconds = [rate for rate, _ in values], [time for _, time in values]
+    shares = split_steps(float(remaining), rates, seconds)
+    reach = sum(rate * time for rate, time in values)
+    assert sum(shares) == min(remaining, int(reach * (1 + 1e-12)))
+    assert all(share == int(share) for share in shares)
+    total = sum(shares)
+    for share, (rate, time) in zip(shares, values, strict=True):
+        assert abs(share - (total * rate * time / reach if reach else 0)) < 1 + 1e-6
+
+
+@given(copies, st.integers(1, 10**5))
+def test_a_job_never_exceeds_its_steps_and_ends_once(values: list[tuple[float, float]], steps: int) -> None:
+    ledger = ForkLedger(steps)
+    rates = [rate for rate, _ in values]
+    for number in range(2000):
+        if ledger.finished:
+            break
+        ledger.begin(dict(enumerate(split_steps(ledger.remaining, rates, [360.0] * len(rates)))))
+        for copy, (_, late) in enumerate(values):
+            ledger.report(copy, ledger._shares[copy] if late < 300 or copy == 0 else late, round=number)
+        ledger.close()
+        assert ledger.done <= steps
+
+
+def test_restart_and_consolidation_are_paid_and_counted_as_in_use() -> None:
+    result = forked(10_000, [10.0, 5.0], round_s=100.0, restart_s=10.0, consolidation_s=20.0)
+    # The first round has 70 s of work, later ones 80 s: 1050, then 1200 each; 7 rounds leave 1,750 of 10,000.
+    assert result.jobs.restarts.tolist() == [2]
+    full = 1050 + 7 * 1200
+    last = split_steps(10_000 - full, [10.0, 5.0], [80.0, 80.0])
+    assert result.jobs.finish[0] == pytest.approx(800 + max(last[0] / 10, last[1] / 5) + 20)
+    assert result.metrics["cru"] == pytest.approx(1.0)
+    assert result.metrics["cru_work"] < 0.85
+
+
+def test_one_job_on_equal_nodes_gains_almost_five_times() -> None:
+    workload, cluster = make_workload("physical", jobs=1, seed=4), Cluster.built_in("equal5")
+    fork = simulate(workload, cluster, Scripted(fork_everywhere, forks=True))
+    single = workload.steps[0] / workload.rates(cluster)[0].max() + 10
+    assert fork.metrics["ttd_s"] <= 0.25 * single
+    bounds = ttd_bounds(workload, cluster)
+    assert fork.metrics["ttd_s"] >= bounds["forking"] == pytest.approx(bounds["single_type"] / 5)
+
+
+def test_a_lost_copy_costs_its_share_only() -> None:
+    calm = forked(3000, [10.0, 5.0, 5.0])
+    rough = forked(3000, [10.0, 5.0, 5.0], failures=[NodeEvent(30.0, "n2", "fail"), NodeEvent(50.0, "n2", "restore")])
+    assert calm.jobs.finish[0] == pytest.approx(150.0)
+    assert rough.metrics["finished"] == 1
+    assert rough.jobs.lost_steps.tolist() == [150.0]
+    assert rough.jobs.finish[0] == pytest.approx(120 + 900 / 20)
+
+
+def test_bad_shares_are_refused() -> None:
+    with pytest.raises(AllocationError, match="rates and 1 times"):
+        split_steps(10, [1.0, 2.0], [1.0])
+    with pytest.raises(AllocationError, match="negative"):
+        split_steps(10, [-1.0], [1.0])

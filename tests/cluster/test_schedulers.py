@@ -1,0 +1,168 @@
+"""What must hold for every scheduler on any small world; each one's own rule; the registry."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cluster.oracle import audit, worlds
+from cluster.scripted import Scripted, greedy_mix
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hadoppler.baselines.cluster.registry import SCHEDULERS, find_scheduler
+from hadoppler.envs.cluster import (
+    Cluster,
+    ClusterResult,
+    Job,
+    NodeEvent,
+    Scheduler,
+    ThroughputTable,
+    Workload,
+    make_workload,
+    simulate,
+)
+from hadoppler.envs.errors import UnknownNameError
+
+ALL = [
+    ("yarn_cs", {}),
+    ("tiresias", {"threshold_gpu_s": 200.0}),
+    ("srtf", {}),
+    ("random", {}),
+    ("gavel", {"objective": "max_min"}),
+    ("gavel", {"objective": "makespan"}),
+    ("gavel", {"objective": "finish_time_fairness"}),
+    ("gavel", {"objective": "max_sum_throughput"}),
+    ("gavel", {"objective": "fifo"}),
+    ("gavel", {"objective": "max_min", "aware": False}),
+    ("gavel", {"objective": "fifo", "aware": False}),
+    ("mix", {}),
+]
+names = pytest.mark.parametrize(("name", "options"), ALL)
+
+
+def make(name: str, options: dict) -> Scheduler:
+    return Scripted(greedy_mix) if name == "mix" else find_scheduler(name, options)
+
+
+def told(result: ClusterResult) -> list:
+    """Everything that a run tells, but for names."""
+    rows = [[value for key, value in row.items() if key != "id"] for row in result.jobs.rows()]
+    log = [
+        [value for key, value in row.items() if key != "job"]
+        for row in result.rounds.rows(result.workload, result.cluster)
+    ]
+    return [str(rows), str(log)]
+
+
+@names
+@given(worlds(), st.sampled_from([25.0, 360.0]), st.sampled_from([0.0, 10.0]), st.booleans())
+@settings(max_examples=25)
+def test_every_run_stands_a_second_look(
+    name: str, options: dict, world: tuple[Workload, Cluster], round_s: float, restart_s: float, refill: bool
+) -> None:
+    workload, cluster = world
+    result = simulate(workload, cluster, make(name, options), round_s=round_s, restart_s=restart_s, early_refill=refill)
+    audit(result, restart_s=restart_s)
+    assert (result.jobs.start[result.jobs.finished] >= result.jobs.arrival[result.jobs.finished]).all()
+    assert all("fit" in reason for reason in result.left_out.values())
+    held = result.jobs.gpu_s.sum() - result.jobs.overhead_gpu_s.sum()
+    assert held <= result.jobs.gpu_s.sum()
+    if result.jobs.finished.any():
+        metrics = result.metrics
+        assert 0 <= metrics["gru_work"] <= metrics["gru"] <= 1 + 1e-9
+        assert 0 <= metrics["cru_work"] <= metrics["cru"] <= 1 + 1e-9
+
+
+@names
+@given(worlds())
+@settings(max_examples=10)
+def test_same_seed_same_bytes_and_names_change_nothing(
+    name: str, options: dict, world: tuple[Workload, Cluster]
+) -> None:
+    workload, cluster = world
+    first = simulate(workload, cluster, make(name, options), round_s=50, seed=7)
+    again = simulate(workload, cluster, make(name, options), round_s=50, seed=7)
+    assert told(first) == told(again)
+    renamed = tuple(replace(job, id=f"z{hash(job.id) % 7}-{len(workload) - i}") for i, job in enumerate(workload.jobs))
+    other = simulate(replace(workload, jobs=renamed), cluster, make(name, options), round_s=50, seed=7)
+    assert told(first) == told(other)
+
+
+@names
+@given(worlds(), st.sampled_from([-4, 3]))
+@settings(max_examples=10)
+def test_times_scale_with_the_unit(name: str, options: dict, world: tuple[Workload, Cluster], power: int) -> None:
+    workload, cluster = world
+    unit = 2.0**power
+    table = workload.throughputs
+    scaled = replace(
+        workload,
+        jobs=tuple(replace(job, arrival=job.arrival * unit) for job in workload.jobs),
+        throughputs=ThroughputTable(table.types, table.rows, table.rates / unit, table.spread / unit),
+    )
+    if "threshold_gpu_s" in options:
+        first = simulate(workload, cluster, make(name, options), round_s=50, restart_s=10)
+        options = {"threshold_gpu_s": options["threshold_gpu_s"] * unit}
+    elif name == "gavel":
+        first = simulate(workload, cluster, make(name, {**options, "reset_s": 100.0}), round_s=50, restart_s=10)
+        options = {**options, "reset_s": 100.0 * unit}
+    else:
+        first = simulate(workload, cluster, make(name, options), round_s=50, restart_s=10)
+    second = simulate(scaled, cluster, make(name, options), round_s=50 * unit, restart_s=10 * unit)
+    assert (first.jobs.finish * unit).tolist() == pytest.approx(second.jobs.finish.tolist(), rel=0, abs=0, nan_ok=True)
+
+
+@names
+@given(worlds(), st.lists(st.tuples(st.floats(0, 2000), st.integers(0, 3), st.booleans()), max_size=4), st.booleans())
+@settings(max_examples=15)
+def test_everything_finishes_in_spite_of_failures(
+    name: str, options: dict, world: tuple[Workload, Cluster], hits: list[tuple[float, int, bool]], refill: bool
+) -> None:
+    workload, cluster = world
+    events = []
+    for when, node, hard in hits:
+        node_name = cluster.nodes[node % len(cluster.nodes)].name
+        events += [NodeEvent(when, node_name, "fail" if hard else "drain"), NodeEvent(when + 500, node_name, "restore")]
+    calm = simulate(workload, cluster, make(name, options), round_s=100)
+    rough = simulate(workload, cluster, make(name, options), round_s=100, failures=events, early_refill=refill)
+    assert rough.left_out == calm.left_out
+    best = workload.rates(cluster)[0].max(axis=1)
+    assert (rough.jobs.lost_steps <= len(hits) * 100 * best + 1e-9).all()
+    if rough.jobs.finished.any():
+        assert rough.metrics["gru"] <= 1 + 1e-9
+        assert rough.metrics["cru"] <= 1 + 1e-9
+
+
+def test_yarn_cs_is_first_in_first_out_and_keeps_what_it_has() -> None:
+    workload, cluster = make_workload("gavel", jobs=60, seed=2, per_hour=20), Cluster.built_in("headline")
+    result = simulate(workload, cluster, find_scheduler("yarn_cs"))
+    assert (np.diff(result.jobs.start) >= 0).all()
+    assert (result.jobs.restarts == 1).all()
+    assert result.jobs.waiting == pytest.approx(result.jobs.queueing)
+
+
+def test_srtf_prefers_the_shortest() -> None:
+    table = ThroughputTable.build([("m", 1, "v100", 1.0, np.nan)])
+    jobs = tuple(Job(f"j{i}", 0, 1, steps, "m") for i, steps in enumerate((300.0, 100.0, 200.0)))
+    result = simulate(Workload(jobs, table), Cluster.parse("v100:1"), find_scheduler("srtf"), restart_s=0, round_s=10)
+    assert result.jobs.finish.tolist() == [600.0, 100.0, 300.0]
+
+
+def test_tiresias_serves_those_that_had_little_first() -> None:
+    table = ThroughputTable.build([("m", 1, "v100", 1.0, np.nan)])
+    jobs = (Job("long", 0, 1, 1000.0, "m"), Job("short", 150, 1, 50.0, "m"))
+    scheduler = find_scheduler("tiresias", {"threshold_gpu_s": 100.0})
+    result = simulate(Workload(jobs, table), Cluster.parse("v100:1"), scheduler, restart_s=0, round_s=100)
+    assert result.jobs.finish.tolist() == [1050.0, 250.0]
+
+
+def test_registry_names_the_valid_ones() -> None:
+    assert all(isinstance(find_scheduler(name), Scheduler) for name in SCHEDULERS if name != "replay")
+    with pytest.raises(UnknownNameError, match="did you mean srtf"):
+        find_scheduler("strf")
+    with pytest.raises(UnknownNameError, match="no option 'x'; it has no options"):
+        find_scheduler("srtf", {"x": 1})
+    with pytest.raises(UnknownNameError, match="max_min"):
+        find_scheduler("gavel", {"objective": "fairness"})

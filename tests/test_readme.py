@@ -29,12 +29,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_commands(command: str, folder: Path) -> None:
     words = shlex.split(command)
     assert words[0] == "hadoppler"
-    if words[-1] == "--help":
-        with pytest.raises(SystemExit) as stopped:
-            main(words[1:])
-        assert not stopped.value.code
-        return
     assert main(words[1:]) == 0
+    if words[-1] == "--help":
+        return
     results = list(folder.glob("runs/**/results.json"))
     assert len(results) == (4 if "-m" in words else 1)
 

@@ -55,76 +55,96 @@ class Timed:
         return answer
 
 
-def plain_mechanism(workload: Workload, cluster: Cluster, answers: list[np.ndarray]) -> dict[int, float]:
-    """Gavel's rounds in plain Python, types in the given order: row -> completion time."""
-    rates = workload.rates(cluster)[0].tolist()
-    gpus, workers = cluster.gpus_of_type.tolist(), workload.workers.tolist()
-    steps, arrival = [int(s) for s in workload.steps], workload.arrival.tolist()
-    types = range(len(gpus))
-    done, jct, active, running = [0] * len(steps), {}, [], []
-    share: dict[int, list[float]] = {}
-    spent: dict[int, list[float]] = {}
-    deficit = {job: [0.0] * len(gpus) for job in range(len(steps))}
-    total = [0.0] * len(gpus)
-    failures, now, last_reset, round_end = [0] * len(steps), 0.0, 0.0, 0.0
-    arrived, asked, need = 0, 0, False
-    while True:
-        if running:
-            now = max(end for end, *_ in running)
-            for end, job, r, count in sorted(running, key=lambda task: -task[0]):
-                if count // workers[job] == 0:
-                    failures[job] += 1
-                    need = True
-                    if failures[job] == 5:
-                        active.remove(job)
-                    continue
-                failures[job] = 0
-                done[job] += count
-                spent[job][r] += end - round_end
-                total[r] += end - round_end
-                if done[job] >= steps[job]:
-                    jct[job] = end - arrival[job]
-                    active.remove(job)
-                    need = True
-            round_end = now
-        elif arrived < len(steps):
-            now = max(now, arrival[arrived])
-        else:
-            last_reset = 0.0
-        while arrived < len(steps) and arrival[arrived] <= now:
-            active.append(arrived)
-            spent[arrived] = [ROUND / 2] * len(gpus)
-            total = [value + ROUND / 2 for value in total]
-            arrived, need = arrived + 1, True
-        if not active and arrived == len(steps):
-            return jct
-        if need and (now - last_reset >= MIN_RESET or last_reset == 0):
-            total = [0.0] * len(gpus)
-            for job in active:
-                for r in types:
-                    had = share.get(job, [0.0] * len(gpus))[r]
-                    deficit[job][r] += had * (now - last_reset) - (spent[job][r] - ROUND / 2)
-                    spent[job][r] = ROUND / 2
-                    total[r] += ROUND / 2
-            last_reset, need = now, False
-            share = dict(zip(active, answers[asked].tolist(), strict=True))
-            asked += 1
-        running, taken = [], set()
-        for r in types:
-            key = {}
-            for job in active:
-                wanted = share[job][r] if job in share and rates[job][r] > 0 else 0.0
-                had = spent[job][r] / total[r] if total[r] else 0.0
-                key[job] = (wanted / had if had else wanted * 1e9, deficit[job][r], share.get(job, [0.0] * 3)[r])
-            left = gpus[r]
-            for job in sorted(active, key=lambda job: key[job], reverse=True):
-                if job in taken or rates[job][r] <= 0 or workers[job] > left:
+class PlainMechanism:
+    """Gavel's rounds in plain Python, the types in their given order."""
+
+    def __init__(self, workload: Workload, cluster: Cluster, answers: list[np.ndarray]) -> None:
+        self.rates = workload.rates(cluster)[0].tolist()
+        self.gpus, self.workers = cluster.gpus_of_type.tolist(), workload.workers.tolist()
+        self.steps, self.arrival = [int(steps) for steps in workload.steps], workload.arrival.tolist()
+        count, self.types, self.answers = len(workload), range(len(self.gpus)), answers
+        self.done, self.failures, self.jct = [0] * count, [0] * count, {}
+        self.active: list[int] = []
+        self.running: list[tuple[float, int, int, int]] = []
+        self.share: dict[int, list[float]] = {}
+        self.spent = {job: [ROUND / 2] * len(self.gpus) for job in range(count)}
+        self.deficit = {job: [0.0] * len(self.gpus) for job in range(count)}
+        self.total = [0.0] * len(self.gpus)
+
+    def run(self) -> dict[int, float]:
+        """Row -> completion time."""
+        now = last_reset = self.round_end = 0.0
+        arrived, asked, self.need = 0, 0, False
+        while True:
+            if self.running:
+                now = max(end for end, *_ in self.running)
+                self.book()
+                self.round_end = now
+            elif arrived < len(self.steps):
+                now = max(now, self.arrival[arrived])
+            else:
+                last_reset = 0.0
+            while arrived < len(self.steps) and self.arrival[arrived] <= now:
+                self.active.append(arrived)
+                self.total = [value + ROUND / 2 for value in self.total]
+                arrived, self.need = arrived + 1, True
+            if not self.active and arrived == len(self.steps):
+                return self.jct
+            if self.need and (now - last_reset >= MIN_RESET or last_reset == 0):
+                self.begin_period(now - last_reset, self.answers[asked].tolist())
+                last_reset, asked, self.need = now, asked + 1, False
+            self.fill(now)
+
+    def book(self) -> None:
+        """Count what ran."""
+        for end, job, r, count in sorted(self.running, key=lambda task: -task[0]):
+            if count // self.workers[job] == 0:
+                self.failures[job] += 1
+                self.need = True
+                if self.failures[job] == 5:
+                    self.active.remove(job)
+                continue
+            self.failures[job] = 0
+            self.done[job] += count
+            self.spent[job][r] += end - self.round_end
+            self.total[r] += end - self.round_end
+            if self.done[job] >= self.steps[job]:
+                self.jct[job] = end - self.arrival[job]
+                self.active.remove(job)
+                self.need = True
+
+    def begin_period(self, elapsed: float, answer: list[list[float]]) -> None:
+        """Settle who is owed what, and take the new fractions."""
+        self.total = [0.0] * len(self.gpus)
+        for job in self.active:
+            for r in self.types:
+                had = self.share[job][r] if job in self.share else 0.0
+                self.deficit[job][r] += had * elapsed - (self.spent[job][r] - ROUND / 2)
+                self.spent[job][r] = ROUND / 2
+                self.total[r] += ROUND / 2
+        self.share = dict(zip(self.active, answer, strict=True))
+
+    def key(self, job: int, r: int) -> tuple[float, float, float]:
+        """Priority, deficit, fraction."""
+        fraction = self.share[job][r] if job in self.share else 0.0
+        wanted = fraction if self.rates[job][r] > 0 else 0.0
+        had = self.spent[job][r] / self.total[r] if self.total[r] else 0.0
+        return (wanted / had if had else wanted * 1e9), self.deficit[job][r], fraction
+
+    def fill(self, now: float) -> None:
+        """Choose the round's jobs."""
+        self.running, taken = [], set()
+        for r in self.types:
+            left = self.gpus[r]
+            for job in sorted(self.active, key=lambda job, r=r: self.key(job, r), reverse=True):  # type: ignore[misc]
+                rate = self.rates[job][r]
+                if job in taken or rate <= 0 or self.workers[job] > left:
                     continue
                 taken.add(job)
-                left -= workers[job]
-                if job in share:
-                    count = min(int(rates[job][r] * ROUND), steps[job] - done[job])
-                    running.append((now + count / rates[job][r], job, r, count))
+                left -= self.workers[job]
+                if job in self.share:
+                    count = min(int(rate * ROUND), self.steps[job] - self.done[job])
+                    self.running.append((now + count / rate, job, r, count))
 
 
 def cold_program(view: ClusterView, gpus: np.ndarray) -> None:
@@ -175,7 +195,7 @@ def measure_gavel(
     ]
     if rival:
         begin = time.process_time()
-        theirs = plain_mechanism(workload, spec, timed.answers)
+        theirs = PlainMechanism(workload, spec, timed.answers).run()
         rows[0]["rival_s"] = time.process_time() - begin
         ours = {row: float(value) for row, value in enumerate(result.jobs.jct) if not np.isnan(value)}
         if ours.keys() != theirs.keys() or any(abs(ours[row] - theirs[row]) > 1e-6 for row in ours):

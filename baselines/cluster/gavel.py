@@ -48,6 +48,7 @@ class GavelScheduler:
         self.reset_s, self.spread_aware = reset_s, spread_aware
 
     def reset(self, cluster: Cluster, round_s: float, rng: np.random.Generator) -> None:
+        """Forget everything; a new run begins."""
         self.policy.reset(cluster, round_s, rng)
         types = len(cluster.types)
         self._rng, self._round_s, self._types = rng, round_s, types
@@ -57,10 +58,11 @@ class GavelScheduler:
         self._rates, self._workers = np.zeros((0, types)), np.zeros(0, dtype=np.int64)
         self._known, self._ran = np.zeros(0, dtype=np.bool_), np.zeros(0)
         self._type_of, self._order = np.zeros(0, dtype=np.int64), np.zeros((types, 0), dtype=np.int64)
-        self._left = np.zeros(0)
+        self._left, self._gpus = np.zeros(0), cluster.gpus_of_type
         self._listed, self._last_reset, self._time, self._need = 0, -np.inf, 0.0, True
 
     def schedule(self, view: ClusterView) -> Allocation:
+        """Ask the policy if a period is over, then fill the round by priority."""
         if len(view) and view.job[-1] >= len(self._known):
             self._grow(int(view.job[-1]) + 1)
         if not view.mid_round:
@@ -77,13 +79,15 @@ class GavelScheduler:
         return place_on_types(view, chosen)
 
     def _take_note(self, view: ClusterView) -> None:
-        """Book who had which type since the last round, and who came and went."""
+        """Book who had which type since the last round, and which jobs and GPUs came and went."""
         job = view.job
         fresh = job[~self._known[job]]
         here = np.zeros(len(self._known), dtype=np.bool_)
         here[job] = True
         gone = np.flatnonzero(self._known & ~here)
-        self._need = self._need or len(fresh) > 0 or len(gone) > 0
+        gpus = view.free.sum(axis=0)
+        self._need = self._need or len(fresh) > 0 or len(gone) > 0 or not np.array_equal(gpus, self._gpus)
+        self._gpus = gpus
         ran = np.zeros(len(self._known))
         ran[job] = view.running_s - self._ran[job]
         ran[gone] = np.minimum(view.time - self._time, self._left[gone])

@@ -77,6 +77,7 @@ class MaxMinFairness(Policy):
     objective = "max_min"
 
     def divide(self, view: ClusterView) -> Floats:
+        """Shares by the policy's program."""
         rates = view.rates if self.aware else np.ones((len(view), 1))
         gpus = self._columns(self._gpus)
         proportional = (rates * gpus).sum(axis=1) / gpus.sum()
@@ -91,6 +92,7 @@ class Makespan(Policy):
     objective = "makespan"
 
     def divide(self, view: ClusterView) -> Floats:
+        """Shares by the policy's program."""
         rates = self.believed_rates(view)
         best = rates.max(axis=1)
         seconds = view.remaining / best
@@ -110,10 +112,13 @@ class FinishTimeFairness(Policy):
     tolerance = 1e-7
 
     def reset(self, cluster: Cluster, round_s: float, rng: np.random.Generator) -> None:
+        """A new run begins."""
         super().reset(cluster, round_s, rng)
         self._elapsed: dict[int, tuple[float, float, float]] = {}
+        self._ratio = 0.0
 
     def divide(self, view: ClusterView) -> Floats:
+        """Shares at the smallest ratio."""
         rates = self.believed_rates(view)
         best = rates.max(axis=1)
         share = isolated_shares(view, self._columns(self._gpus))
@@ -122,6 +127,8 @@ class FinishTimeFairness(Policy):
         age = view.time - view.arrival
         least = float((age / budget).max())
         ratio = float(((age + view.remaining / alone) / budget).max())
+        if least < self._ratio < ratio:
+            ratio = self._ratio
         for _ in range(30):
             spare = ratio * budget - age
             need = view.remaining / spare / best
@@ -131,6 +138,7 @@ class FinishTimeFairness(Policy):
             slope = factor * (self._program.fair_duals(view.job) * need * budget / spare).sum()
             better = ratio - (factor - 1.0) / slope if slope > 0 else ratio
             ratio = better if better > least else (ratio + least) / 2
+        self._ratio = ratio
         return self._per_type(view, share)
 
     def _isolated_time(self, view: ClusterView, alone: Floats) -> Floats:
@@ -151,6 +159,7 @@ class MaxSumThroughput(Policy):
     fair = False
 
     def divide(self, view: ClusterView) -> Floats:
+        """Shares by the policy's program."""
         rates = self.believed_rates(view)
         share, _ = self._solve(view, rates, np.zeros(len(view)), rates / 100.0)
         return self._per_type(view, share_alike(view, share))
@@ -166,6 +175,7 @@ class Isolated(Policy):
         self.shuffles_types = True
 
     def divide(self, view: ClusterView) -> Floats:
+        """Equal shares."""
         return isolated_shares(view, self._gpus)
 
 
@@ -181,10 +191,12 @@ class Fifo(Policy):
     work_conserving = False
 
     def reset(self, cluster: Cluster, round_s: float, rng: np.random.Generator) -> None:
+        """A new run begins."""
         super().reset(cluster, round_s, rng)
         self._type_of: dict[int, int] = {}
 
     def divide(self, view: ClusterView) -> Floats:
+        """Whole GPUs, first come first served."""
         answer = np.zeros(view.rates.shape)
         left = view.free.sum(axis=0)
         kept = {} if self.aware else {job: self._type_of[job] for job in view.job.tolist() if job in self._type_of}

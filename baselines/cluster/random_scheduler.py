@@ -17,9 +17,11 @@ class RandomScheduler:
     forks = False
 
     def reset(self, cluster: Cluster, round_s: float, rng: np.random.Generator) -> None:
+        """Forget everything; a new run begins."""
         self._rng = rng
 
     def schedule(self, view: ClusterView) -> Allocation:
+        """Draw the order and the types, and fill the cluster."""
         order = self._rng.permutation(len(view))
         preference = random_preference(self._rng, view)
         nobody = np.full(len(view), -1, dtype=np.int64)

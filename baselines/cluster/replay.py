@@ -48,9 +48,15 @@ class ReplayPolicy:
         return cls(allocations, policy or parts[1])
 
     def reset(self, cluster: Cluster, round_s: float, rng: np.random.Generator) -> None:
+        """Forget everything; a new run begins."""
         self._next, self._types = 0, cluster.types
 
     def fractions(self, view: ClusterView) -> np.ndarray:
+        """[N, R] the next recorded fractions; NaN for jobs that the recording does not name.
+
+        Raises:
+            AllocationError: the recording is at its end.
+        """
         if self._next >= len(self._allocations):
             raise AllocationError(
                 f"{self.name}: the recording has {len(self._allocations)} allocations and at {view.time:g} s one more "

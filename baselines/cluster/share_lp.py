@@ -182,7 +182,10 @@ def quiet_highs(highspy: Any) -> Any:
     """A HiGHS model that prints nothing, not even its banner."""
 
     class Quiet(highspy.Highs):
+        """Silent before callbacks are enabled, which is where the banner is printed."""
+
         def enableCallbacks(self) -> Any:
+            """As in HiGHS."""
             self.setOptionValue("output_flag", False)
             return super().enableCallbacks()
 

@@ -19,6 +19,7 @@ class SRTF:
         """Nothing is remembered."""
 
     def schedule(self, view: ClusterView) -> Allocation:
+        """The shortest first; who does not fit is overtaken."""
         rates = view.gang_rates
         order = np.argsort(view.remaining / rates.max(axis=1), kind="stable")
         fastest_first = np.argsort(-rates, axis=1, kind="stable")

@@ -27,9 +27,11 @@ class Tiresias:
         self.threshold_gpu_s = threshold_gpu_s
 
     def reset(self, cluster: Cluster, round_s: float, rng: np.random.Generator) -> None:
+        """Forget everything; a new run begins."""
         self._rng = rng
 
     def schedule(self, view: ClusterView) -> Allocation:
+        """The first queue, then the second, each by arrival; who does not fit is overtaken."""
         order = np.argsort(view.attained_s >= self.threshold_gpu_s, kind="stable")
         preference = random_preference(self._rng, view)
         left = view.free.sum(axis=0)

@@ -20,9 +20,11 @@ class YarnCS:
     forks = False
 
     def reset(self, cluster: Cluster, round_s: float, rng: np.random.Generator) -> None:
+        """Forget everything; a new run begins."""
         self._rng = rng
 
     def schedule(self, view: ClusterView) -> Allocation:
+        """Those that run go on; then the queue starts, up to the first job that does not fit."""
         held = view.held_type
         left = view.free.sum(axis=0)
         order = np.concatenate((np.flatnonzero(held >= 0), np.flatnonzero(held < 0)))

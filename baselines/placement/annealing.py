@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from ...envs.errors import MemoryLimitError, PlacementError
-from ...envs.placement import Placement, PlacementProblem, kernels, simulate
+from ...envs.placement import Placement, PlacementProblem, event_loop, fifo_kernel, simulate
 from ...envs.placement.graph import Floats, Integers
 from ...envs.placement.placement import order_by_start
 from ...envs.placement.simulator import Order, simulation_options
@@ -152,8 +152,8 @@ def run_chains(problem: PlacementProblem, walkers: list[Chain], execution: Order
 
     def walk(walker: Chain) -> int:
         tensors = len(problem.tensor_ptr) - 1
-        fifo = kernels.fifo_workspace(problem.n, problem.d)
-        events = kernels.event_workspace(problem.n, problem.d, tensors, problem.graph.e, len(problem.input_bytes))
+        fifo = fifo_kernel.fifo_workspace(problem.n, problem.d)
+        events = event_loop.event_workspace(problem.n, problem.d, tensors, problem.graph.e, len(problem.input_bytes))
 
         def advance(steps: int, hot: float, cold: float) -> None:
             _anneal(arrays, allowed, options, penalty, walker, steps, hot, cold, fifo, events)
@@ -214,19 +214,19 @@ def _draw(random):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _score(problem, options, penalty, chain, limit, fifo, events):  # type: ignore[no-untyped-def]
     """Makespan of the current state; with its memory penalty too if it is not above ``limit`` already."""
-    makespan = kernels.SAME_INSTANT
+    makespan = fifo_kernel.SAME_INSTANT
     loose = options
     if options.track_memory:
-        loose = kernels.Options(
+        loose = event_loop.Options(
             options.order, options.contention, options.channels, options.noise, options.seed, False, options.record
         )
-    if options.order == kernels.FIFO and options.contention == kernels.NO_CONTENTION:
-        makespan = kernels.fifo_makespan(problem, chain.assignment, fifo)
-    if makespan == kernels.SAME_INSTANT:
-        makespan = kernels.simulate_events(problem, chain.assignment, chain.rank, loose, 0, events)
+    if options.order == event_loop.FIFO and options.contention == event_loop.NO_CONTENTION:
+        makespan = fifo_kernel.fifo_makespan(problem, chain.assignment, fifo)
+    if makespan == fifo_kernel.SAME_INSTANT:
+        makespan = event_loop.simulate_events(problem, chain.assignment, chain.rank, loose, 0, events)
     if not options.track_memory or makespan > limit:
         return makespan
-    kernels.simulate_events(problem, chain.assignment, chain.rank, options, 0, events)
+    event_loop.simulate_events(problem, chain.assignment, chain.rank, options, 0, events)
     over = 0.0
     for device in range(events.peak.shape[0]):
         over += max(events.peak[device] / problem.memory_bytes[device] - 1.0, 0.0)
@@ -292,7 +292,7 @@ def _anneal(problem, allowed, options, penalty, chain, steps, hot, cold, fifo, e
         temperature *= factor
         count, v = 0, int(_draw(random) * len(rank))
         old_rank = rank[v]
-        if options.order == kernels.PRIORITY and _draw(random) < 0.3:
+        if options.order == event_loop.PRIORITY and _draw(random) < 0.3:
             rank[v] = rank[int(_draw(random) * len(rank))] + (_draw(random) - 0.5)
         else:
             count = _propose(problem, allowed, assignment, random, moved, devices)

@@ -15,8 +15,9 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...envs.placement import Placement, PlacementProblem, Plan
+from ...envs.placement.event_loop import uniform
+from ...envs.placement.fifo_kernel import ProblemArrays
 from ...envs.placement.graph import Floats, Integers
-from ...envs.placement.kernels import ProblemArrays, uniform
 from ...envs.placement.placement import order_by_start
 
 EARLIEST_START, EARLIEST_FINISH = 0, 1

@@ -7,7 +7,7 @@ import numpy as np
 from ..errors import AllocationError
 from . import kernels
 from .forks import split_steps
-from .scheduler import Allocation
+from .scheduler import Allocation, Floats
 
 
 def mark_forks(gangs: kernels.Gangs) -> None:
@@ -23,6 +23,23 @@ def mark_forks(gangs: kernels.Gangs) -> None:
     if len(starts) != len(np.unique(gangs.job)):
         raise AllocationError("the gangs of one job must stand next to each other in an allocation; sort them by job.")
     gangs.forked[:] = np.repeat(sizes > 1, sizes)
+
+
+def check_shares(gangs: kernels.Gangs, allocation: Allocation, left: Floats) -> None:
+    """Refuse shares that together exceed the steps of a job that are left now.
+
+    Raises:
+        AllocationError: they do, or one is negative.
+    """
+    if allocation.share is None:
+        return
+    for job in dict.fromkeys(gangs.job[gangs.forked].tolist()):
+        share = allocation.share[gangs.job == job]
+        if not np.isnan(share).any() and (share.sum() > left[job] * (1 + 1e-12) or (share < 0).any()):
+            raise AllocationError(
+                f"job row {job}: its copies' shares {share.tolist()} must be 0 or more and at most the "
+                f"{left[job]:g} steps left together."
+            )
 
 
 def book_forks(jobs: kernels.Jobs, gangs: kernels.Gangs, now: float) -> None:
@@ -61,10 +78,7 @@ def begin_forks(
         share = None if allocation.share is None else allocation.share[copies]
         if share is None or np.isnan(share).any():
             share = np.array(split_steps(float(jobs.remaining[job]), gangs.rate[copies].tolist(), seconds.tolist()))
-        if share.sum() > jobs.remaining[job] * (1 + 1e-12) or (share < 0).any():
-            raise AllocationError(
-                f"job row {job}: its copies' shares {share.sum():g} exceed the {jobs.remaining[job]:g} steps left."
-            )
+        share = np.minimum(share, float(jobs.remaining[job]))
         reach = gangs.rate[copies] * seconds * (1 + 1e-12)
         gangs.budget[copies] = share
         working = share > 0

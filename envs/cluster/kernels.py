@@ -90,8 +90,8 @@ def rate_of(
 
 
 @njit(cache=True, nogil=True)
-def check_entries(jobs: Jobs, gangs: Gangs, free: NDArray[np.int64]) -> tuple[int, int]:
-    """Take the gangs' GPUs from ``free``; (fault, gang) of the first fault, or (OK, -1)."""
+def check_gangs(jobs: Jobs, gangs: Gangs, free: NDArray[np.int64], mixed: int) -> tuple[int, int]:
+    """Take the gangs' GPUs from ``free`` and set their rates; (fault, gang) of the first fault, or (OK, -1)."""
     for a in range(gangs.job.shape[0]):
         job, total = gangs.job[a], 0
         if not jobs.active[job]:
@@ -106,6 +106,11 @@ def check_entries(jobs: Jobs, gangs: Gangs, free: NDArray[np.int64]) -> tuple[in
                 return OVER_CAPACITY, a
         if total != jobs.workers[job]:
             return WRONG_SIZE, a
+        gangs.rate[a] = rate_of(
+            jobs, job, gangs.ptr[a], gangs.ptr[a + 1], gangs.node, gangs.gpu_type, gangs.gpus, mixed
+        )
+        if gangs.rate[a] <= 0.0:
+            return NO_RATE, a
     return OK, -1
 
 
@@ -120,6 +125,17 @@ def same_entries(a: Gangs, i: int, b: Gangs, k: int) -> bool:
         if a.node[e] != b.node[f] or a.gpu_type[e] != b.gpu_type[f] or a.gpus[e] != b.gpus[f]:
             return False
     return True
+
+
+@njit(cache=True, nogil=True)
+def same_place(jobs: Jobs, old: Gangs, new: Gangs, a: int) -> int:
+    """Number of the old gang, still alive, of the same job on the same GPUs; -1 for none."""
+    k = jobs.gang[new.job[a]]
+    while k >= 0 and k < old.job.shape[0] and old.job[k] == new.job[a]:
+        if old.alive[k] and same_entries(new, a, old, k):
+            return k
+        k += 1
+    return -1
 
 
 @njit(cache=True, nogil=True)
@@ -138,39 +154,26 @@ def start_gangs(
     """Start the new gangs at ``now``: those that stand where they stood go on, the others restart.
 
     Old gangs that are still alive and not among the new ones are preempted; ``free`` is lowered by
-    what the new ones take. Returns (fault, gang), or (OK, -1).
+    what the new ones take. Returns (fault, gang) with nothing changed, or (OK, -1).
     """
-    fault, gang = check_entries(jobs, new, free)
+    fault, gang = check_gangs(jobs, new, free, mixed)
     if fault != OK:
         return fault, gang
     for a in range(new.job.shape[0]):
-        job, match = new.job[a], -1
-        k = jobs.gang[job]
-        while k >= 0 and k < old.job.shape[0] and old.job[k] == job:
-            if old.alive[k] and same_entries(new, a, old, k):
-                match = k
-            k += 1
+        job = new.job[a]
+        match = same_place(jobs, old, new, a)
         new.kept[a] = match >= 0
-        new.rate[a] = rate_of(jobs, job, new.ptr[a], new.ptr[a + 1], new.node, new.gpu_type, new.gpus, mixed)
-        if new.rate[a] <= 0.0:
-            return NO_RATE, a
         if match >= 0:
             old.alive[match] = False
             new.work_start[a] = old.work_start[match]
             if not new.forked[a] and not old.forked[match]:
                 new.budget[a] = old.budget[match]
-    for k in range(old.job.shape[0]):
-        if old.alive[k]:
-            if not old.forked[k]:
-                settle(jobs, old, k, now)
-            old.alive[k] = False
-    for k in range(old.job.shape[0]):
-        jobs.gang[old.job[k]] = -1
+    preempt(jobs, old, now)
     for a in range(new.job.shape[0]):
         job = new.job[a]
         if jobs.gang[job] < 0:
             jobs.gang[job] = a
-        anchored = new.kept[a] and not new.forked[a] and not np.isnan(new.budget[a])
+        anchored = new.kept[a] and not np.isnan(new.budget[a])
         if not new.kept[a]:
             new.work_start[a] = now + restart_s
             jobs.restarts[job] += 1
@@ -186,6 +189,16 @@ def start_gangs(
         new.end[a] = new.work_start[a] + new.budget[a] / new.rate[a]
         new.release[a] = new.end[a] if not new.forked[a] else np.inf
     return OK, -1
+
+
+@njit(cache=True, nogil=True)
+def preempt(jobs: Jobs, old: Gangs, now: float) -> None:
+    """End the gangs that are still alive, and forget which gang each of their jobs had."""
+    for k in range(old.job.shape[0]):
+        if old.alive[k] and not old.forked[k]:
+            settle(jobs, old, k, now)
+        old.alive[k] = False
+        jobs.gang[old.job[k]] = -1
 
 
 @njit(cache=True, nogil=True)

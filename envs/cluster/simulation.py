@@ -10,7 +10,7 @@ from ..errors import AllocationError
 from . import kernels
 from .cluster import Cluster
 from .failures import NodeEvent, check_events
-from .fork_rounds import begin_forks, book_forks, fork_running, mark_forks
+from .fork_rounds import begin_forks, book_forks, check_shares, fork_running, mark_forks
 from .result import ClusterResult, RoundLog
 from .rules import SimulationRules
 from .scheduler import Allocation, ClusterView, Integers
@@ -97,30 +97,28 @@ class Simulation:
         """Carry a decision out, and let time pass until the next one.
 
         Raises:
-            AllocationError: the decision breaks a rule; the gang and the rule are named.
+            AllocationError: the decision breaks a rule; the gang and the rule are named, and nothing
+                has changed, so another decision may follow.
         """
-        rules, state, now = self.rules, self.state, self.time
-        if len(allocation.refused):
-            self._refuse(allocation)
-        added = new_gangs(allocation)
-        mark_forks(added)
+        rules, state, now, jobs = self.rules, self.state, self.time, self.state.jobs
         mid_round = self._refill is not None
         free = self._refill if self._refill is not None else np.where(self._usable[:, None], self._capacity, 0)
-        if mid_round and len(allocation) and (state.jobs.gang[added.job] >= 0).any():
-            raise AllocationError(
-                "a refill in mid-round gives GPUs to a job that runs; give them to waiting jobs only."
-            )
+        added = new_gangs(allocation)
+        mark_forks(added)
+        self._check_rows(allocation, mid_round)
         old = empty_gangs() if mid_round else self._gangs
-        fork_running(state.jobs, old, added, now)
-        outcome = kernels.start_gangs(state.jobs, old, added, free.copy(), now, rules.restart_s, self._mixed)
+        if added.forked.any():
+            self._check(kernels.check_gangs(jobs, added, free.copy(), self._mixed), allocation)
+            check_shares(added, allocation, state.left)
+            fork_running(jobs, old, added, now)
+        outcome = kernels.start_gangs(jobs, old, added, free.copy(), now, rules.restart_s, self._mixed)
         self._check(outcome, allocation)
-        begin_forks(state.jobs, added, allocation, self.round_end, rules.consolidation_s)
-        self._gangs = concatenate_gangs(state.jobs, self._gangs, added) if mid_round else added
+        begin_forks(jobs, added, allocation, self.round_end, rules.consolidation_s)
+        self._refuse(allocation)
+        self._gangs = concatenate_gangs(jobs, self._gangs, added) if mid_round else added
         self._held = state.as_allocation(self._gangs)
-        running = len(self._gangs.job)
-        self.log.add(
-            now, mid_round, len(state.active), running, len(added.job) - int(added.kept.sum()), allocation, added
-        )
+        restarts = len(added.job) - int(added.kept.sum())
+        self.log.add(now, mid_round, len(state.active), len(self._gangs.job), restarts, allocation, added)
         self._refill = None
         self._pass_time()
 
@@ -234,18 +232,27 @@ class Simulation:
             explain=self.explain,
         )
 
-    def _refuse(self, allocation: Allocation) -> None:
-        """Take jobs out that the scheduler does not admit; they must wait, not run."""
+    def _check_rows(self, allocation: Allocation, mid_round: bool) -> None:
+        """Refills go to waiting jobs only, and only jobs that wait are refused."""
         jobs = self.state.jobs
+        if mid_round and len(allocation) and (jobs.gang[allocation.job] >= 0).any():
+            raise AllocationError(
+                "a refill in mid-round gives GPUs to a job that runs; give them to waiting jobs only."
+            )
         for row in allocation.refused:
-            if not jobs.active[row] or jobs.gang[row] >= 0:
+            if not jobs.active[row] or jobs.gang[row] >= 0 or row in allocation.job:
                 raise AllocationError(
                     f"job {self.workload.jobs[row].id!r} is refused although it runs, is done or has not arrived; "
                     "refuse waiting jobs only."
                 )
-            jobs.active[row] = False
+
+    def _refuse(self, allocation: Allocation) -> None:
+        """Take out the jobs that the scheduler does not admit."""
+        for row in allocation.refused:
+            self.state.jobs.active[row] = False
             self.state.reasons[int(row)] = "refused by the scheduler"
-        self.state.drop_finished()
+        if len(allocation.refused):
+            self.state.drop_finished()
 
     def _check(self, outcome: tuple[int, int], allocation: Allocation) -> None:
         fault, gang = outcome

@@ -70,6 +70,12 @@ def simulate(
     rules = SimulationRules(round_s, restart_s, early_refill, mixed_rate, consolidation_s)
     scheduler.reset(cluster, round_s, np.random.default_rng(seed))
     run = Simulation(workload, cluster, rules, failures=failures, mixes=scheduler.mixes, explain=explain, log=log)
+    seconds = _drive(run, scheduler, max_rounds)
+    return run.result(scheduler.name, seconds)
+
+
+def _drive(run: Simulation, scheduler: Scheduler, max_rounds: int | None) -> float:
+    """Decide until nothing is left to decide; wall seconds that the scheduler took."""
     decisions, seconds = 0, 0.0
     while (view := run.next_view()) is not None:
         begin = time.perf_counter()
@@ -79,4 +85,4 @@ def simulate(
         decisions += 1
         if max_rounds is not None and decisions >= max_rounds:
             break
-    return run.result(scheduler.name, seconds)
+    return seconds

@@ -3,7 +3,8 @@
 from .bounds import LowerBounds, lower_bounds
 from .env import DevicePlacementEnv
 from .episodes import EpisodeBatch
-from .graph import DataflowGraph, GraphBuilder, GraphInput
+from .graph import DataflowGraph, GraphInput
+from .graph_builder import GraphBuilder
 from .kernel import Kernel, Reference, Symbol, TensorType, View
 from .placement import Placement, Plan
 from .problem import PlacementProblem

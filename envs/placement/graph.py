@@ -11,17 +11,25 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import GraphError
+from .graph_checks import (
+    Floats as Floats,
+    Identifier as Identifier,
+    Integers as Integers,
+    check_allowed,
+    check_costs,
+    check_labels,
+    input_lists,
+    number_edges,
+    number_ids,
+    number_tensors,
+    number_vector,
+    plain_label,
+    renumber_tensors,
+)
 from .kernel import Kernel, Reference, TensorType
 
 if TYPE_CHECKING:
     import networkx as nx
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int32]
-Identifier = int | str
-
-COST_LIMIT = 1e30
-"""Costs above this are refused: sums of them would no longer be finite numbers (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -137,44 +145,44 @@ class DataflowGraph:
                 array lengths that do not fit, a tensor with two sizes. The offender is named.
         """
         where = source or title
-        costs = _vector(flops, "cost", where)
+        costs = number_vector(flops, "cost", where)
         count = len(costs)
         if count == 0:
             raise GraphError(f"{where}: the graph has no operation; at least one is needed.")
-        labels = tuple(range(count)) if ids is None else tuple(map(_plain, ids))
-        number = _number_ids(labels, count, where)
+        labels = tuple(range(count)) if ids is None else tuple(map(plain_label, ids))
+        number = number_ids(labels, count, where)
         pairs = list(edges)
-        tail, head = _number_edges(pairs, number, where)
-        stored = _costs(out_bytes, count, "out_bytes", labels, where)
+        tail, head = number_edges(pairs, number, where)
+        stored = check_costs(out_bytes, count, "out_bytes", labels, where)
         sent = (
             stored[tail]
             if edge_bytes is None
-            else _costs(edge_bytes, len(pairs), "bytes", [f"{a!r} -> {b!r}" for a, b in pairs], where)
+            else check_costs(edge_bytes, len(pairs), "bytes", [f"{a!r} -> {b!r}" for a, b in pairs], where)
         )
-        carried = _number_tensors(tail, tensor, where)
+        carried = number_tensors(tail, tensor, where)
         by_source = np.lexsort((carried, tail))
-        ptr, index = _csr(reads if reads is not None else [()] * count, labels, len(inputs), where)
-        _costs([item.bytes for item in inputs], len(inputs), "bytes", [item.name for item in inputs], where)
+        ptr, index = input_lists(reads if reads is not None else [()] * count, labels, len(inputs), where)
+        check_costs([item.bytes for item in inputs], len(inputs), "bytes", [item.name for item in inputs], where)
         graph = cls(
             title=title,
             ids=labels,
             names=tuple(names) if names is not None else tuple(str(label) for label in labels),
             kind=tuple(kind) if kind is not None else ("op",) * count,
-            flops=_costs(costs, count, "cost", labels, where),
-            bytes_moved=_costs(bytes_moved, count, "bytes_moved", labels, where),
+            flops=check_costs(costs, count, "cost", labels, where),
+            bytes_moved=check_costs(bytes_moved, count, "bytes_moved", labels, where),
             out_bytes=stored,
             edge_source=tail[by_source],
             edge_target=head[by_source],
             edge_bytes=sent[by_source],
-            tensor=_renumber(carried[by_source]),
-            group=_labels(group, "group", labels, where),
-            shard=_labels(shard, "shard", labels, where),
-            layer=_labels(layer, "layer", labels, where),
+            tensor=renumber_tensors(carried[by_source]),
+            group=check_labels(group, "group", labels, where),
+            shard=check_labels(shard, "shard", labels, where),
+            layer=check_labels(layer, "layer", labels, where),
             inputs=tuple(inputs),
             input_ptr=ptr,
             input_index=index,
             seconds={
-                device: _costs(values, count, f"seconds on {device}", labels, where, missing=True)
+                device: check_costs(values, count, f"seconds on {device}", labels, where, missing=True)
                 for device, values in (seconds or {}).items()
             },
             kernels=tuple(kernels) if kernels is not None else None,
@@ -182,7 +190,7 @@ class DataflowGraph:
             output_names=tuple(output_names)
             if output_names is not None
             else tuple(f"output_{i}" for i in range(len(outputs))),
-            allowed=None if allowed is None else _mask(allowed, labels, where),
+            allowed=None if allowed is None else check_allowed(allowed, labels, where),
         )
         graph._check(where)
         return graph
@@ -309,7 +317,7 @@ class DataflowGraph:
         Raises:
             GraphError: an operation may use no device, or the shape is wrong.
         """
-        return replace(self, allowed=_frozen(_mask(allowed, self.ids, self.title)))
+        return replace(self, allowed=_frozen(check_allowed(allowed, self.ids, self.title)))
 
     def to_networkx(self) -> nx.MultiDiGraph:
         """A ``MultiDiGraph`` over the ids, with every cost as an attribute."""
@@ -339,248 +347,9 @@ class DataflowGraph:
         return f"{self.title}: {self.n} operations, {self.e} edges, depth {int(self.depth.max()) + 1}"
 
 
-@dataclass
-class GraphBuilder:
-    """Collects operations one by one; ``finish`` checks them and returns the graph.
-
-    Operations are added in topological order, and edges follow from the references of their
-    kernels: one edge for each producer tensor that an operation reads.
-    """
-
-    title: str = "graph"
-    inputs: list[GraphInput] = field(default_factory=list)
-    kernels: list[Kernel] = field(default_factory=list)
-    columns: dict[str, list[Any]] = field(
-        default_factory=lambda: {
-            name: [] for name in ("names", "kind", "flops", "bytes_moved", "out_bytes", "group", "shard", "layer")
-        }
-    )
-    extra_edges: list[tuple[int, int]] = field(default_factory=list)
-
-    def add_input(self, name: str, kind: TensorType, role: str = "input") -> Reference:
-        """Declare a tensor that exists before the run; ``role`` is parameter, buffer or input."""
-        self.inputs.append(GraphInput(name, float(kind.bytes), role, kind))
-        return Reference("input", len(self.inputs) - 1)
-
-    def add(
-        self,
-        kernel: Kernel,
-        *,
-        kind: str,
-        flops: float,
-        name: str | None = None,
-        bytes_moved: float | None = None,
-        group: int = -1,
-        shard: int = -1,
-        layer: int = -1,
-    ) -> Reference:
-        """Append an operation and return a reference to its first output.
-
-        ``bytes_moved`` defaults to the bytes of all tensors read and written.
-        """
-        stored = sum(output.bytes for output in kernel.outputs)
-        if bytes_moved is None:
-            bytes_moved = stored + sum(self.type_of(reference).bytes for reference in kernel.references())
-        number = len(self.kernels)
-        self.kernels.append(kernel)
-        values = (name or f"{kind}_{number}", kind, flops, bytes_moved, stored, group, shard, layer)
-        for column, value in zip(self.columns.values(), values, strict=True):
-            column.append(value)
-        return Reference("op", number)
-
-    def add_order(self, before: Reference, after: Reference) -> None:
-        """Make ``after`` wait for ``before`` without a tensor between them (a zero-byte edge).
-
-        Raises:
-            GraphError: one of them is a graph input.
-        """
-        for reference in (before, after):
-            if reference.source != "op":
-                raise GraphError(f"{self.title}: input {reference.number} cannot be ordered; name two operations.")
-        self.extra_edges.append((before.number, after.number))
-
-    def type_of(self, reference: Reference) -> TensorType:
-        """Type of the stored tensor behind a reference, before its views."""
-        if reference.source == "op":
-            return self.kernels[reference.number].outputs[reference.output]
-        kind = self.inputs[reference.number].type
-        assert kind is not None, "inputs added by add_input always have a type"
-        return kind
-
-    def finish(self, outputs: Sequence[Reference] = (), output_names: Sequence[str] | None = None) -> DataflowGraph:
-        """Check everything and build the graph.
-
-        Raises:
-            GraphError: as ``DataflowGraph.build``.
-        """
-        edges: dict[tuple[int, int, int], float] = {}
-        reads: list[list[int]] = []
-        for number, kernel in enumerate(self.kernels):
-            read: dict[int, None] = {}
-            for reference in kernel.references():
-                if reference.source == "input":
-                    read[reference.number] = None
-                else:
-                    edges[reference.number, number, reference.output] = self.type_of(reference).bytes
-            reads.append(list(read))
-        columns: dict[str, Any] = dict(self.columns)
-        carrying = list(edges)
-        joined = {(a, b) for a, b, _ in carrying}
-        order_only = [pair for pair in dict.fromkeys(self.extra_edges) if pair not in joined]
-        return DataflowGraph.build(
-            title=self.title,
-            edges=[(a, b) for a, b, _ in carrying] + order_only,
-            edge_bytes=[*edges.values(), *([0.0] * len(order_only))],
-            tensor=[output for _, _, output in carrying] + [("order", i) for i in range(len(order_only))],
-            inputs=self.inputs,
-            reads=reads,
-            kernels=self.kernels,
-            outputs=outputs,
-            output_names=output_names,
-            **columns,
-        )
-
-
 def _frozen(array: NDArray) -> NDArray:
     array.setflags(write=False)
     return array
-
-
-def _plain(label: Any) -> Any:
-    """NumPy's integers and texts as Python's, so that ids compare by value and type."""
-    return label.item() if isinstance(label, np.generic) else label
-
-
-def _number_ids(labels: tuple[Identifier, ...], count: int, where: str) -> dict[tuple[type, Identifier], int]:
-    if len(labels) != count:
-        raise GraphError(f"{where}: {len(labels)} ids for {count} costs; give one id per operation.")
-    number: dict[tuple[type, Identifier], int] = {}
-    for position, label in enumerate(labels):
-        if isinstance(label, bool) or not isinstance(label, int | str):
-            raise GraphError(f"{where}: operation {position} has the id {label!r}; ids are integers or texts.")
-        if number.setdefault((type(label), label), position) != position:
-            raise GraphError(f"{where}: the id {label!r} stands twice; ids must be distinct.")
-    return number
-
-
-def _number_edges(
-    pairs: list[tuple[Identifier, Identifier]], number: dict[tuple[type, Identifier], int], where: str
-) -> tuple[Integers, Integers]:
-    ends = np.empty((2, len(pairs)), dtype=np.int32)
-    for edge, pair in enumerate(pairs):
-        try:
-            tail, head = pair
-        except (TypeError, ValueError):
-            raise GraphError(f"{where}: edge {edge} is {pair!r}; expected a pair (source, target).") from None
-        for side, label in enumerate((_plain(tail), _plain(head))):
-            position = number.get((type(label), label)) if isinstance(label, int | str) else None
-            if position is None:
-                raise GraphError(f"{where}: edge {edge} ({tail!r} -> {head!r}) names no operation {label!r}.")
-            ends[side, edge] = position
-        if ends[0, edge] == ends[1, edge]:
-            raise GraphError(f"{where}: operation {tail!r} has an edge to itself; remove the self-loop.")
-    return ends[0], ends[1]
-
-
-def _number_tensors(tail: Integers, labels: Sequence[Hashable] | None, where: str) -> Integers:
-    if labels is None:
-        return np.arange(len(tail), dtype=np.int32)
-    if len(labels) != len(tail):
-        raise GraphError(f"{where}: {len(labels)} tensor labels for {len(tail)} edges; give one per edge.")
-    number: dict[tuple[int, Hashable], int] = {}
-    keys = [(int(source), label) for source, label in zip(tail, labels, strict=True)]
-    try:
-        return np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int32)
-    except TypeError as error:
-        raise GraphError(f"{where}: a tensor label cannot be compared ({error}); use texts or numbers.") from error
-
-
-def _renumber(carried: Integers) -> Integers:
-    """Number the tensors by their first edge."""
-    starts = np.ones(len(carried), dtype=bool)
-    starts[1:] = carried[1:] != carried[:-1]
-    return (np.cumsum(starts) - 1).astype(np.int32)
-
-
-def _vector(values: ArrayLike, what: str, where: str) -> Floats:
-    """A new flat array of numbers."""
-    try:
-        array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise GraphError(f"{where}: {what} must be a list of numbers ({error}).") from error
-    if array.ndim != 1:
-        raise GraphError(f"{where}: {what} has shape {array.shape}; expected a flat list of numbers.")
-    return array
-
-
-def _costs(
-    values: ArrayLike | None, count: int, what: str, labels: Sequence[Any], where: str, missing: bool = False
-) -> Floats:
-    if values is None:
-        return np.zeros(count)
-    array = _vector(values, what, where)
-    if len(array) != count:
-        raise GraphError(f"{where}: {what} has {len(array)} entries, expected {count}.")
-    with np.errstate(invalid="ignore"):
-        bad = ~((array >= 0) & (array <= COST_LIMIT))
-    if missing:
-        bad &= ~np.isnan(array)
-    if bad.any():
-        offender = int(np.argmax(bad))
-        raise GraphError(
-            f"{where}: {labels[offender]!r} has {what} {array[offender]}; expected a number from 0 to {COST_LIMIT:g}."
-        )
-    return array + 0.0
-
-
-def _labels(values: ArrayLike | None, what: str, ids: tuple[Identifier, ...], where: str) -> Integers:
-    if values is None:
-        return np.full(len(ids), -1, dtype=np.int32)
-    array = _vector(values, what, where)
-    if len(array) != len(ids):
-        raise GraphError(f"{where}: {what} has {len(array)} entries, expected {len(ids)}.")
-    bad = ~((np.floor(array) == array) & (np.abs(array) < 2**31))
-    if bad.any():
-        offender = int(np.argmax(bad))
-        raise GraphError(f"{where}: {ids[offender]!r} has {what} {array[offender]:g}; expected a whole number.")
-    return array.astype(np.int32)
-
-
-def _csr(
-    rows: Sequence[Sequence[int]], ids: tuple[Identifier, ...], limit: int, where: str
-) -> tuple[Integers, Integers]:
-    """Pointer [N + 1] and graph inputs, each once per operation."""
-    if len(rows) != len(ids):
-        raise GraphError(f"{where}: reads has {len(rows)} entries, expected {len(ids)}.")
-    pointer, index = np.zeros(len(ids) + 1, dtype=np.int32), []
-    for position, row in enumerate(rows):
-        if not isinstance(row, Iterable):
-            raise GraphError(f"{where}: {ids[position]!r} reads {row!r}; expected a list of graph inputs.")
-        for item in dict.fromkeys(row):
-            if not isinstance(item, int | np.integer) or not 0 <= item < limit:
-                raise GraphError(
-                    f"{where}: {ids[position]!r} reads a graph input outside the {limit} that exist, {item!r}."
-                )
-            index.append(item)
-        pointer[position + 1] = len(index)
-    return pointer, np.array(index, dtype=np.int32)
-
-
-def _mask(allowed: ArrayLike, ids: tuple[Identifier, ...], where: str) -> NDArray[np.bool_]:
-    """Check and copy ``allowed`` [N, D]."""
-    try:
-        given = np.array(allowed)
-    except ValueError as error:
-        raise GraphError(f"{where}: the rows of allowed differ in length; give one value per device.") from error
-    if given.ndim != 2 or len(given) != len(ids):
-        raise GraphError(f"{where}: allowed has shape {given.shape}, expected ({len(ids)}, devices).")
-    if not np.isin(given, (0, 1)).all():
-        raise GraphError(f"{where}: allowed holds values other than true and false; give one of them per device.")
-    mask = given.astype(bool)
-    if not mask.any(axis=1).all():
-        offender = ids[int(np.argmin(mask.any(axis=1)))]
-        raise GraphError(f"{where}: operation {offender!r} may use no device; allow at least one.")
-    return mask
 
 
 def _pointer(sorted_or_not: Integers, count: int) -> Integers:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import MemoryLimitError, PlacementError
+from .fifo_kernel import ProblemArrays
 from .graph import DataflowGraph, Floats, Integers
-from .kernels import ProblemArrays
 from .topology import Contention, Topology
 
 MemoryMode = Literal["error", "penalty", "off"]

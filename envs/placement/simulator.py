@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import MemoryLimitError, PlacementError
-from . import kernels
+from . import event_loop, fifo_kernel
 from .graph import Floats, Integers
 from .problem import MemoryMode, PlacementProblem
 from .topology import Contention
 
 Order = Literal["fifo", "priority", "random"]
-_ORDERS = {"fifo": kernels.FIFO, "priority": kernels.PRIORITY, "random": kernels.RANDOM}
-_CONTENTIONS = {"none": kernels.NO_CONTENTION, "pair": kernels.PAIR, "ports": kernels.PORTS}
+_ORDERS = {"fifo": event_loop.FIFO, "priority": event_loop.PRIORITY, "random": event_loop.RANDOM}
+_CONTENTIONS = {"none": event_loop.NO_CONTENTION, "pair": event_loop.PAIR, "ports": event_loop.PORTS}
 
 
 @dataclass(frozen=True)
@@ -110,8 +110,8 @@ def simulate(
     ranks = _ranks(problem, order, priority)[0]
     arrays = problem.arrays
     tensors = len(problem.tensor_ptr) - 1
-    work = kernels.event_workspace(problem.n, problem.d, tensors, problem.graph.e, len(problem.input_bytes))
-    makespan = kernels.simulate_events(arrays, placed, ranks, options, 0, work)
+    work = event_loop.event_workspace(problem.n, problem.d, tensors, problem.graph.e, len(problem.input_bytes))
+    makespan = event_loop.simulate_events(arrays, placed, ranks, options, 0, work)
     return Schedule(
         assignment=placed,
         start=work.start,
@@ -152,26 +152,26 @@ def makespans(
     track = memory != "off" and problem.may_overflow
     ranks = _ranks(problem, order, priority, len(rows))
     options = _options(problem, order, contention, noise, seed, track=track, record=False)
-    result = np.full(len(rows), kernels.SAME_INSTANT)
+    result = np.full(len(rows), fifo_kernel.SAME_INSTANT)
     peaks = np.zeros((len(rows), problem.d))
     if order == "fifo" and contention == "none" and noise == 0 and not track:
-        _in_chunks(lambda part: kernels.fifo_makespans(problem.arrays, rows[part], result[part]), rows, threads)
-    (rest,) = np.nonzero(result == kernels.SAME_INSTANT)
+        _in_chunks(lambda part: fifo_kernel.fifo_makespans(problem.arrays, rows[part], result[part]), rows, threads)
+    (rest,) = np.nonzero(result == fifo_kernel.SAME_INSTANT)
     if len(rest) == len(rows):
 
         def run(part: slice) -> None:
             mine = ranks[part] if len(ranks) > 1 else ranks
-            kernels.event_makespans(problem.arrays, rows[part], mine, options, part.start, result[part], peaks[part])
+            event_loop.event_makespans(problem.arrays, rows[part], mine, options, part.start, result[part], peaks[part])
 
         _in_chunks(run, rows, threads)
     else:
         for row in rest:
             part = slice(row, row + 1)
-            kernels.event_makespans(problem.arrays, rows[part], ranks, options, row, result[part], peaks[part])
+            event_loop.event_makespans(problem.arrays, rows[part], ranks, options, row, result[part], peaks[part])
     return result + _memory_penalty(problem, peaks, memory)
 
 
-def simulation_options(problem: PlacementProblem, order: Order) -> kernels.Options:
+def simulation_options(problem: PlacementProblem, order: Order) -> event_loop.Options:
     """The kernels' options for exact times under the problem's own rules, for compiled searches."""
     track = problem.memory != "off" and problem.may_overflow
     return _options(problem, order, problem.contention, 0.0, 0, track=track, record=False)
@@ -191,7 +191,7 @@ def _in_chunks(run: Callable[[slice], None], rows: NDArray, threads: int | None)
 
 def _options(
     problem: PlacementProblem, order: str, contention: str | None, noise: float, seed: int, track: bool, record: bool
-) -> kernels.Options:
+) -> event_loop.Options:
     if order not in _ORDERS:
         raise PlacementError(f"order is {order!r}; expected {', '.join(get_args(Order))}.")
     if contention not in _CONTENTIONS:
@@ -199,7 +199,7 @@ def _options(
     if not 0 <= noise < 10:
         raise PlacementError(f"noise is {noise}; expected a number from 0 to 10.")
     channels = problem.topology.channels
-    return kernels.Options(_ORDERS[order], _CONTENTIONS[contention], channels, float(noise), seed, track, record)
+    return event_loop.Options(_ORDERS[order], _CONTENTIONS[contention], channels, float(noise), seed, track, record)
 
 
 def _ranks(problem: PlacementProblem, order: str, priority: ArrayLike | None, rows: int = 1) -> Floats:
@@ -238,7 +238,7 @@ def _memory_penalty(problem: PlacementProblem, peaks: Floats, memory: MemoryMode
     return np.where(share > 0, problem.serial_s * (1.0 + share), 0.0)
 
 
-def _collect_transfers(problem: PlacementProblem, placed: Integers, work: kernels.EventWorkspace) -> Transfers:
+def _collect_transfers(problem: PlacementProblem, placed: Integers, work: event_loop.EventWorkspace) -> Transfers:
     (sent,) = np.nonzero(~np.isnan(work.sent))
     by_start = sent[np.lexsort((sent, work.sent[sent]))]
     stride = len(work.sent) // max(len(problem.tensor_ptr) - 1, 1)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from cluster.oracle import TYPES
 from cluster.scripted import Scripted, fork_everywhere
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from hadoppler.envs.cluster import (
     Cluster,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from cluster.oracle import audit, worlds
 from cluster.scripted import Scripted, greedy_mix
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hadoppler.baselines.cluster.registry import SCHEDULERS, find_scheduler
 from hadoppler.envs.cluster import (

@@ -17,6 +17,7 @@ from hadoppler.envs.cluster import (
     ClusterView,
     Job,
     NodeEvent,
+    Simulation,
     Workload,
     draw_failures,
     gang_rate,
@@ -208,6 +209,25 @@ def test_every_broken_rule_is_named() -> None:
     chosen = Allocation.from_rows([(0, 0, [[0, 1]])])
     with pytest.raises(AllocationError, match="does not run on one of these types"):
         simulate(workload, Cluster.parse("fast:1+middle:1"), Scripted(lambda view: chosen))
+
+
+def test_a_refused_decision_changes_nothing() -> None:
+    workload, cluster = jobs_of((0, 2, 500), (0, 1, 800)), Cluster.parse("fast:2 slow:2")
+    good = simulate(workload, cluster, Scripted(greedy_mix))
+    run = Simulation(workload, cluster)
+    while (view := run.next_view()) is not None:
+        bad = [
+            Allocation.from_rows([(1, 0, [[0, 0], [0, 1]]), (0, 0, [[1, 0], [0, 0]])]),
+            Allocation.from_rows([(1, 0, [[2, 0], [0, 0]])]),
+            Allocation.from_rows([(1, 0, [[1, 0], [0, 0]]), (1, 1, [[0, 0], [0, 2]])]),
+            replace(Allocation.from_rows([(1, 0, [[1, 0], [0, 0]])]), refused=[1]),
+            Allocation.from_rows([(1, 0, [[1, 0], [0, 0]]), (1, 1, [[0, 0], [0, 1]])], share=[1e6, 1.0]),
+        ]
+        for allocation in bad:
+            with pytest.raises(AllocationError):
+                run.apply(allocation)
+        run.apply(greedy_mix(view))
+    assert list(run.result().jobs.rows()) == list(good.jobs.rows())
 
 
 def test_bad_rules_are_refused() -> None:

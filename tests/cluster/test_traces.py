@@ -115,6 +115,24 @@ def test_own_csv_of_three_lines(tmp_path: Path) -> None:
     assert [row.line for row in workload.rejected] == [4]
 
 
+def test_own_csv_with_comments_names_the_right_lines(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        "# my jobs\n\narrival,workers,model,steps,duration,weight\n0,1,A3C,10,,x\n# more\n0,1,A3C,,60,2\n"
+        "0,1,,10,,\n0,1,Nobody,,5,\n0,1,A3C,,,\n-5,1,A3C,1,,\n"
+    )
+    workload = read_workload(path)
+    assert [(row.line, row.reason.split(";")[0]) for row in workload.rejected] == [
+        (4, "its weight is 'x'"),
+        (7, "it has steps but no model"),
+        (8, "the throughput table has no 'Nobody'"),
+        (9, "it has neither steps nor a duration in seconds"),
+        (10, "arrival is -5.0"),
+    ]
+    (job,) = workload.jobs
+    assert (job.weight, job.line, seconds(workload)) == (2.0, 6, [pytest.approx(60.0)])
+
+
 def test_models_are_drawn_from_the_seed_or_given() -> None:
     path = SAMPLES / "helios_cluster_log.csv"
     kinds = [[job.kind for job in read_workload(path, seed=seed).jobs] for seed in (0, 0, 1, 2, 3)]

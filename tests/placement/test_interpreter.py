@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from hadoppler.envs.errors import GraphError  # noqa: E402
 from hadoppler.envs.placement import interpreter  # noqa: E402
-from hadoppler.envs.placement.graph import DataflowGraph, GraphBuilder  # noqa: E402
+from hadoppler.envs.placement.graph import DataflowGraph  # noqa: E402
+from hadoppler.envs.placement.graph_builder import GraphBuilder  # noqa: E402
 from hadoppler.envs.placement.interpreter import join_tiles, module_inputs, run  # noqa: E402
 from hadoppler.envs.placement.kernel import Kernel, Reference, TensorType  # noqa: E402
 from hadoppler.envs.placement.readers import read_graph, write_graph  # noqa: E402

@@ -12,11 +12,11 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hadoppler.envs.errors import GraphError
-from hadoppler.envs.placement.graph import DataflowGraph, GraphBuilder, GraphInput
+from hadoppler.envs.placement.graph import DataflowGraph, GraphInput
+from hadoppler.envs.placement.graph_builder import GraphBuilder
 from hadoppler.envs.placement.kernel import Kernel, Reference, Symbol, TensorType, View
 from hadoppler.envs.placement.readers import dnn_partitioning, json_graph, pipedream, read_graph, text, write_graph
 

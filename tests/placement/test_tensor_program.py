@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from hadoppler.envs.errors import GraphError
 from hadoppler.envs.placement.interpreter import join_tiles, run

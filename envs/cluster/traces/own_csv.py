@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..job import split_kind
+from ..job import join_kind, split_kind
 from ..workload import Workload
 from .rows import Row, TraceRows, build_job, from_first, numbered_dicts, whole
 
@@ -24,11 +24,33 @@ def read_own(rows: TraceRows, lines: list[str]) -> Workload:
             continue
         clock = clock or ":" in row["arrival"] or "-" in row["arrival"][1:]
         name = row.get("id") or f"job{line}"
-        if row.get("steps"):
-            _add_counted(rows, line, row, name, arrival, workers)
+        numbers = _numbers(rows, line, row)
+        if numbers is None:
+            continue
+        if "steps" in numbers:
+            _add_counted(rows, line, row, name, arrival, workers, numbers)
         else:
-            _add_by_duration(rows, line, row, name, arrival, workers)
+            model, batch = _kind_of(row)
+            kind = join_kind(model, batch) if model else None
+            seconds, weight, slo = numbers["duration"], numbers.get("weight", 1.0), numbers.get("slo")
+            rows.add_timed(name, line, arrival, seconds, workers, row, kind, weight, slo)
     return from_first(rows) if clock else rows.workload()
+
+
+def _numbers(rows: TraceRows, line: int, row: Row) -> dict[str, float] | None:
+    """The numeric cells that are filled; None if the row was rejected."""
+    numbers = {}
+    for name in ("steps", "duration", "weight", "slo"):
+        if row.get(name):
+            try:
+                numbers[name] = float(row[name])
+            except ValueError:
+                rows.reject(line, f"its {name} is {row[name]!r}; expected a number", row)
+                return None
+    if "steps" not in numbers and "duration" not in numbers:
+        rows.reject(line, "it has neither steps nor a duration in seconds", row)
+        return None
+    return numbers
 
 
 def _kind_of(row: Row) -> tuple[str, int | None]:
@@ -36,40 +58,13 @@ def _kind_of(row: Row) -> tuple[str, int | None]:
     return model, whole(row.get("batch_size")) or batch
 
 
-def _add_counted(rows: TraceRows, line: int, row: Row, name: str, arrival: float, workers: int) -> None:
+def _add_counted(
+    rows: TraceRows, line: int, row: Row, name: str, arrival: float, workers: int, numbers: dict[str, float]
+) -> None:
     model, batch = _kind_of(row)
-    try:
-        steps = float(row["steps"])
-        weight = float(row.get("weight") or 1.0)
-        slo = float(row["slo"]) if row.get("slo") else None
-    except ValueError as error:
-        rows.reject(line, f"{error}; steps, weight and slo must be numbers", row)
-        return
     if not model:
         rows.reject(line, "it has steps but no model; name one of the throughput table", row)
         return
-    identity = rows.unique_id(name, line)
-    values = {"arrival": arrival, "workers": workers, "steps": steps, "weight": weight, "slo": slo}
-    build_job(rows, line, row, id=identity, model=model, batch_size=batch, **values)
-
-
-def _add_by_duration(rows: TraceRows, line: int, row: Row, name: str, arrival: float, workers: int) -> None:
-    try:
-        seconds = float(row.get("duration") or "")
-    except ValueError:
-        rows.reject(line, f"it has neither steps nor a duration in seconds ({row.get('duration', '')!r})", row)
-        return
-    if not row.get("model"):
-        rows.add_timed(name, line, arrival, seconds, workers, row)
-        return
-    model, batch = _kind_of(row)
-    kind = model if batch is None else f"{model} (batch size {batch})"
-    if not rows.table.knows(kind):
-        rows.reject(line, f"the throughput table has no {kind!r}", row)
-        return
-    if workers < 1 or not (rows.table.job_rates(kind, workers)[0] > 0).any():
-        rows.reject(line, f"no GPU type of the table runs {kind!r} with {workers} workers", row)
-        return
-    steps = seconds * rows.table.reference_rate(kind, workers)
-    values = {"arrival": arrival, "workers": workers, "steps": steps, "model": model, "batch_size": batch}
-    build_job(rows, line, row, id=rows.unique_id(name, line), weight=float(row.get("weight") or 1.0), **values)
+    values = {"arrival": arrival, "workers": workers, "model": model, "batch_size": batch, **numbers}
+    values.pop("duration", None)
+    build_job(rows, line, row, id=rows.unique_id(name, line), **values)

@@ -74,12 +74,12 @@ def read_workload(
 
 
 def detect_format(path: Path, lines: list[str]) -> str:
-    """Name in ``FORMATS`` of a trace, from its first line that is not empty.
+    """Name in ``FORMATS`` of a trace, from its first line that is neither empty nor a comment (#).
 
     Raises:
         TraceError: it looks like none of them.
     """
-    first = next((line for line in lines if line.strip()), "")
+    first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
     columns = {cell.strip() for cell in first.split(",")}
     if first.lstrip().startswith("["):
         return "philly"

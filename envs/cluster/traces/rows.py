@@ -61,33 +61,50 @@ class TraceRows:
         self._ids.add(name)
         return name
 
-    def add(self, job: Job, row: object = "") -> bool:
+    def add(self, job: Job, row: object = "") -> None:
         """Keep a job if the throughput table knows it and some type runs it."""
-        if not self.table.knows(job.kind):
-            self.reject(job.line, f"the throughput table has no {job.kind!r}", row)
+        if self._runnable(job.kind, job.workers, job.line, row):
+            self.jobs.append(job)
+
+    def _runnable(self, kind: str, workers: int, line: int, row: object) -> bool:
+        if not self.table.knows(kind):
+            self.reject(line, f"the throughput table has no {kind!r}", row)
             return False
-        if not (self.table.job_rates(job.kind, job.workers)[0] > 0).any():
-            self.reject(job.line, f"no GPU type of the table runs {job.kind!r} with {job.workers} workers", row)
+        if not (self.table.job_rates(kind, workers)[0] > 0).any():
+            self.reject(line, f"no GPU type of the table runs {kind!r} with {workers} workers", row)
             return False
-        self.jobs.append(job)
         return True
 
-    def add_timed(self, name: str, line: int, arrival: float, seconds: float, workers: int, row: object = "") -> bool:
-        """Keep a job that is known by its duration only: steps = duration x reference rate."""
+    def add_timed(
+        self,
+        name: str,
+        line: int,
+        arrival: float,
+        seconds: float,
+        workers: int,
+        row: object = "",
+        kind: str | None = None,
+        weight: float = 1.0,
+        slo: float | None = None,
+    ) -> None:
+        """Keep a job that is known by its duration: steps = duration x reference rate; one without a kind gets one."""
         if not seconds > 0:
             self.reject(line, f"its duration is {seconds:g} s; expected more than 0", row)
-            return False
+            return
         if workers < 1:
             self.reject(line, "it asks no GPU", row)
-            return False
-        kind = self.model or draw_kind(self.table, workers, self.rng)
-        self.note(
-            f"models: {self.model or 'drawn by GPU count, seeded, among those that the table has at that count'}; "
-            f"steps = recorded duration x rate on the first fitting type of {', '.join(self.table.types)}"
-        )
+            return
+        if kind is None:
+            kind = self.model or draw_kind(self.table, workers, self.rng)
+            drawn = "drawn by GPU count, seeded, among those that the table has at that count"
+            self.note(f"models: {self.model or drawn}")
+        self.note(f"steps = recorded duration x rate on the first fitting type of {', '.join(self.table.types)}")
+        if not self._runnable(kind, workers, line, row):
+            return
         model, batch = split_kind(kind)
+        values = {"arrival": arrival, "workers": workers, "weight": weight, "slo": slo, "batch_size": batch}
         steps = seconds * self.table.reference_rate(kind, workers)
-        return self.add(Job(self.unique_id(name, line), arrival, workers, steps, model, batch, line=line), row)
+        build_job(self, line, row, id=self.unique_id(name, line), steps=steps, model=model, **values)
 
     def clock(self, text: str | None, fold: int = 0) -> float | None:
         """Seconds since 1970 in UTC of a clock time in the trace's zone; None if there is none."""
@@ -181,19 +198,25 @@ def draw_kind(table: ThroughputTable, workers: int, rng: np.random.Generator) ->
     return table.kinds[rng.integers(len(table.kinds))]
 
 
-def numbered_dicts(lines: Sequence[str], path: Path, needed: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line numbers and rows of a CSV with a header.
+def numbered_dicts(
+    lines: Sequence[str], path: Path, needed: Sequence[str], delimiter: str = ","
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line numbers and rows of a CSV with a header; empty lines are skipped.
 
     Raises:
         TraceError: a needed column is missing.
     """
-    reader = csv.DictReader(lines)
+    skipped = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    reader = csv.DictReader(lines[skipped:], delimiter=delimiter)
     columns = [name.strip() for name in reader.fieldnames or ()]
     for name in needed:
         if name not in columns:
             raise TraceError(f"{path}: the column {name!r} is missing; found {', '.join(columns)}.")
     for row in reader:
-        yield reader.line_num, {str(k).strip(): (v or "").strip() for k, v in row.items() if isinstance(v, str | None)}
+        yield (
+            skipped + reader.line_num,
+            {str(k).strip(): (v or "").strip() for k, v in row.items() if isinstance(v, str | None)},
+        )
 
 
 def whole(text: str | None) -> int | None:

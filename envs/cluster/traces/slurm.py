@@ -17,8 +17,7 @@ def read_sacct(rows: TraceRows, lines: list[str]) -> Workload:
     AllocGRES (``gres/gpu=4``, ``gpu:v100:4``). Steps such as ``17.batch`` are rejected: their job's
     own row counts. Times are in the cluster's zone (``timezone``, by default UTC).
     """
-    plain = [",".join(f'"{cell}"' for cell in line.rstrip("|").split("|")) for line in lines if line.strip()]
-    for line, row in numbered_dicts(plain, rows.path, ("JobID", "Submit")):
+    for line, row in numbered_dicts(lines, rows.path, ("JobID", "Submit"), delimiter="|"):
         rows.read += 1
         if "." in row["JobID"]:
             rows.reject(line, f"it is a step of job {row['JobID'].split('.')[0]}, whose own row counts", row)

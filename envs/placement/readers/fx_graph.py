@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import GraphError
-from ..graph import DataflowGraph, GraphBuilder
+from ..graph import DataflowGraph
+from ..graph_builder import GraphBuilder
 from ..kernel import ITEM_BYTES, Kernel, Reference, Symbol, TensorType, View
 from .aten_costs import bytes_moved, flops_of, kind_of, packet_name, tensors
 

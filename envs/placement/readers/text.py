@@ -12,7 +12,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...errors import GraphError
-from ..graph import COST_LIMIT, DataflowGraph, GraphInput
+from ..graph import DataflowGraph, GraphInput
+from ..graph_checks import COST_LIMIT
 from .files import read_text
 
 

@@ -18,7 +18,8 @@ from math import prod
 from typing import Any
 
 from ...errors import GraphError
-from ..graph import DataflowGraph, GraphBuilder
+from ..graph import DataflowGraph
+from ..graph_builder import GraphBuilder
 from ..kernel import Kernel, Reference, Symbol, TensorType
 from ..kinds import aten_kind
 from .broadcasting import broadcast, read_broadcast

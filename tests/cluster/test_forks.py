@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cluster.oracle import TYPES
 from cluster.scripted import Scripted, fork_everywhere
-from hypothesis import given, strategies as st
+from hypothesis import given, settings
 
 from hadoppler.envs.cluster import (
     Cluster,
@@ -144,3 +144,35 @@ def test_bad_shares_are_refused() -> None:
         split_steps(10, [1.0, 2.0], [1.0])
     with pytest.raises(AllocationError, match="negative"):
         split_steps(10, [-1.0], [1.0])
+
+
+@given(
+    st.lists(st.sampled_from([0.3, 1.0, 2.5, 7.0]), min_size=1, max_size=3),
+    st.lists(st.tuples(st.sampled_from([0.0, 0.0, 130.0]), st.integers(1, 3000)), min_size=1, max_size=5),
+    st.booleans(),
+    st.sampled_from([0.0, 5.0]),
+)
+@settings(max_examples=60)
+def test_forked_worlds_finish_every_job_once_within_the_bound(
+    rates: list[float], sizes: list[tuple[float, int]], refill: bool, cost: float
+) -> None:
+    types = TYPES[: len(rates)]
+    table = ThroughputTable.build([("m", 1, kind, rate, float("nan")) for kind, rate in zip(types, rates, strict=True)])
+    cluster = Cluster.parse(" ".join(f"{kind}:1" for kind in types))
+    jobs = tuple(Job(f"j{i}", arrival, 1, float(steps), "m") for i, (arrival, steps) in enumerate(sizes))
+    workload = Workload(jobs, table)
+    result = simulate(
+        workload,
+        cluster,
+        Scripted(fork_everywhere, forks=True),
+        round_s=60,
+        restart_s=cost,
+        consolidation_s=cost,
+        early_refill=refill,
+    )
+    assert result.metrics["finished"] == len(jobs)
+    assert result.metrics["ttd_s"] >= result.bounds["forking"] * (1 - 1e-9)
+    assert result.metrics["cru_work"] <= result.metrics["cru"] <= 1 + 1e-9
+    worked = result.jobs.gpu_s - result.jobs.overhead_gpu_s
+    assert (worked * max(rates) >= workload.steps * (1 - 1e-9)).all()
+    assert (worked * min(rates) <= workload.steps * (1 + 1e-9)).all()

@@ -22,11 +22,12 @@ def place_on_types(view: ClusterView, type_of: Integers) -> Allocation:
         type_of: [N] type of each job, -1 for none; together they must fit into ``view.free``.
     """
     held = view.held
-    position, ptr, node, count = _place(
-        view.free.copy(), view.workers, type_of, view.held_gang, held.ptr, held.node, held.gpu_type, held.count
+    (placed,) = np.nonzero(type_of >= 0)
+    types, gangs = type_of[placed], view.held_gang[placed]
+    ptr, node, count = _place(
+        view.free.copy(), view.workers[placed], types, gangs, held.ptr, held.node, held.gpu_type, held.count
     )
-    kinds = np.repeat(type_of[position], np.diff(ptr))
-    job = view.job[position]
+    kinds, job = np.repeat(types, np.diff(ptr)), view.job[placed]
     return Allocation(job, np.zeros(len(job), dtype=np.int64), ptr, node, kinds, count)
 
 
@@ -40,13 +41,13 @@ def _place(
     held_node: Integers,
     held_type: Integers,
     held_count: Integers,
-) -> tuple[Integers, Integers, Integers, Integers]:
-    """Positions of the placed jobs, and their entries as in ``Allocation``."""
+) -> tuple[Integers, Integers, Integers]:
+    """Entries of the gangs, as in ``Allocation``: those that stay first, then the others by size."""
     n, nodes = workers.shape[0], free.shape[0]
     counts = np.zeros((n, nodes), np.int64)
     kept = np.zeros(n, np.bool_)
     for i in range(n):
-        if type_of[i] < 0 or held_gang[i] < 0:
+        if held_gang[i] < 0:
             continue
         fits = True
         for e in range(held_ptr[held_gang[i]], held_ptr[held_gang[i] + 1]):
@@ -57,33 +58,28 @@ def _place(
                 counts[i, held_node[e]] = held_count[e]
                 free[held_node[e], type_of[i]] -= held_count[e]
     for i in np.argsort(-workers, kind="mergesort"):
-        if type_of[i] >= 0 and not kept[i]:
+        if not kept[i]:
             take_gpus(free, type_of[i], workers[i], counts[i])
-    return _collect(type_of, counts)
+    return _collect(counts)
 
 
 @njit(cache=True, nogil=True)
-def _collect(type_of: Integers, counts: NDArray[np.int64]) -> tuple[Integers, Integers, Integers, Integers]:
+def _collect(counts: NDArray[np.int64]) -> tuple[Integers, Integers, Integers]:
+    """Pointers, nodes and counts of the positive entries, row by row."""
     n, nodes = counts.shape
-    total, gangs = 0, 0
+    ptr = np.zeros(n + 1, np.int64)
     for i in range(n):
-        if type_of[i] >= 0:
-            gangs += 1
-            for h in range(nodes):
-                total += counts[i, h] > 0
-    position, ptr = np.empty(gangs, np.int64), np.zeros(gangs + 1, np.int64)
-    node, count = np.empty(total, np.int64), np.empty(total, np.int64)
-    gang, entry = 0, 0
+        ptr[i + 1] = ptr[i]
+        for h in range(nodes):
+            ptr[i + 1] += counts[i, h] > 0
+    node, count = np.empty(ptr[n], np.int64), np.empty(ptr[n], np.int64)
+    entry = 0
     for i in range(n):
-        if type_of[i] >= 0:
-            for h in range(nodes):
-                if counts[i, h] > 0:
-                    node[entry], count[entry] = h, counts[i, h]
-                    entry += 1
-            position[gang] = i
-            gang += 1
-            ptr[gang] = entry
-    return position, ptr, node, count
+        for h in range(nodes):
+            if counts[i, h] > 0:
+                node[entry], count[entry] = h, counts[i, h]
+                entry += 1
+    return ptr, node, count
 
 
 @njit(cache=True, nogil=True)
@@ -134,7 +130,10 @@ def choose_types(
     """
     n, types = preference.shape
     chosen = np.full(n, -1, np.int64)
+    free = left.sum()
     for i in order:
+        if free == 0:
+            break
         first = held_type[i]
         if first >= 0 and usable[i, first] and left[first] >= workers[i]:
             chosen[i] = first
@@ -146,6 +145,7 @@ def choose_types(
                     break
         if chosen[i] >= 0:
             left[chosen[i]] -= workers[i]
+            free -= workers[i]
         elif not overtake:
             break
     return chosen

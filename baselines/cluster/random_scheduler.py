@@ -23,7 +23,7 @@ class RandomScheduler:
     def schedule(self, view: ClusterView) -> Allocation:
         """Draw the order and the types, and fill the cluster."""
         order = self._rng.permutation(len(view))
-        preference = random_preference(self._rng, view)
+        preference = random_preference(self._rng, *view.rates.shape)
         nobody = np.full(len(view), -1, dtype=np.int64)
         left = view.free.sum(axis=0)
         chosen = choose_types(order, view.workers, preference, view.rates > 0, nobody, left, True)

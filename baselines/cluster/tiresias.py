@@ -33,7 +33,7 @@ class Tiresias:
     def schedule(self, view: ClusterView) -> Allocation:
         """The first queue, then the second, each by arrival; who does not fit is overtaken."""
         order = np.argsort(view.attained_s >= self.threshold_gpu_s, kind="stable")
-        preference = random_preference(self._rng, view)
+        preference = random_preference(self._rng, *view.rates.shape)
         left = view.free.sum(axis=0)
         chosen = choose_types(order, view.workers, preference, view.rates > 0, view.held_type, left, True)
         return place_on_types(view, chosen)

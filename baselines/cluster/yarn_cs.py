@@ -27,12 +27,15 @@ class YarnCS:
         """Those that run go on; then the queue starts, up to the first job that does not fit."""
         held = view.held_type
         left = view.free.sum(axis=0)
-        order = np.concatenate((np.flatnonzero(held >= 0), np.flatnonzero(held < 0)))
-        preference = random_preference(self._rng, view)
+        running, waiting = np.flatnonzero(held >= 0), np.flatnonzero(held < 0)
+        reachable = waiting[: max(0, int(left.sum() - view.workers[running].sum()))]
+        order = np.concatenate((running, reachable))
+        preference = np.zeros(view.rates.shape, dtype=np.int64)
+        preference[order] = random_preference(self._rng, len(order), len(left))
         chosen = choose_types(order, view.workers, preference, view.rates > 0, held, left, False)
         return place_on_types(view, chosen)
 
 
-def random_preference(rng: np.random.Generator, view: ClusterView) -> np.ndarray:
-    """[N, R] the types in random order, drawn for every job of the view."""
-    return np.argsort(rng.random(view.rates.shape), axis=1, kind="stable")
+def random_preference(rng: np.random.Generator, jobs: int, types: int) -> np.ndarray:
+    """[jobs, types] the types in random order, drawn for every job."""
+    return np.argsort(rng.random((jobs, types)), axis=1, kind="stable")

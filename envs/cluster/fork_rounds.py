@@ -87,5 +87,6 @@ def begin_forks(
             gangs.final[copies] = True
             gangs.release[copies] = gangs.end[copies][working].max() + consolidation_s
         else:
-            gangs.end[copies] = np.minimum(gangs.end[copies], round_end - consolidation_s)
-            gangs.budget[copies] = np.minimum(share, np.floor(reach))
+            whole = np.floor(reach)
+            gangs.budget[copies] = np.minimum(share, whole if whole.any() else reach)
+            gangs.end[copies] = gangs.work_start[copies] + gangs.budget[copies] / gangs.rate[copies]

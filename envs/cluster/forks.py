@@ -16,7 +16,8 @@ def split_steps(remaining: float, rates: Sequence[float], seconds: Sequence[floa
     """Steps of each copy in one round: in proportion to rate x seconds, in whole steps.
 
     Together they are min(remaining, whole steps that all copies can do), exactly: largest remainders
-    first, ties by copy. A broken step at the end of ``remaining`` goes to the copy with the most.
+    first, ties by copy. A broken step at the end of ``remaining`` goes to the copy with the most. A round
+    in which not even one whole step can be done is split into broken ones, so that it is not lost.
 
     Args:
         remaining: steps of the job still to do.
@@ -34,7 +35,10 @@ def split_steps(remaining: float, rates: Sequence[float], seconds: Sequence[floa
     total = sum(reach)
     if total <= 0 or remaining <= 0:
         return [0.0] * len(rates)
-    goal = min(remaining, float(math.floor(total * (1 + 1e-12))))
+    reachable = math.floor(total * (1 + 1e-12))
+    if reachable < 1:
+        return [min(remaining, total) * amount / total for amount in reach]
+    goal = min(remaining, float(reachable))
     whole = math.floor(goal)
     exact = [whole * amount / total for amount in reach]
     steps = [float(math.floor(amount)) for amount in exact]

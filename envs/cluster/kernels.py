@@ -255,9 +255,10 @@ def advance(jobs: Jobs, gangs: Gangs, use: Use, begin: float, stop: float, toler
 
 
 @njit(cache=True, nogil=True)
-def remaining_now(jobs: Jobs, gangs: Gangs, now: float, out: NDArray[np.float64]) -> None:
-    """[J] steps left of every job at ``now``, into ``out``; whole-step booking of forks is not anticipated."""
-    out[:] = jobs.remaining
+def remaining_now(jobs: Jobs, gangs: Gangs, now: float, rows: NDArray[np.int64], out: NDArray[np.float64]) -> None:
+    """Steps left of the jobs ``rows`` at ``now``, into ``out`` [J]; forks are booked at the round's end only."""
+    for row in rows:
+        out[row] = jobs.remaining[row]
     for a in range(gangs.job.shape[0]):
         if gangs.alive[a] and not gangs.forked[a]:
             done = max(0.0, now - gangs.work_start[a]) * gangs.rate[a]

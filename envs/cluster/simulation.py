@@ -207,7 +207,7 @@ class Simulation:
     def _view(self, free: Integers, mid_round: bool) -> ClusterView:
         state, rules = self.state, self.rules
         jobs = state.jobs
-        kernels.remaining_now(jobs, self._gangs, self.time, state.left)
+        kernels.remaining_now(jobs, self._gangs, self.time, state.active, state.left)
         rows = state.active[jobs.gang[state.active] < 0] if mid_round else state.active
         return ClusterView(
             time=self.time,

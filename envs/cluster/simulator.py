@@ -67,6 +67,10 @@ def simulate(
         raise ClusterError(
             f"{type(scheduler).__name__} is no scheduler: it lacks name, mixes, forks, reset or schedule."
         )
+    if scheduler.forks and consolidation_s >= round_s:
+        raise ClusterError(
+            f"consolidation_s is {consolidation_s}; copies need less than a round of {round_s} s for it."
+        )
     rules = SimulationRules(round_s, restart_s, early_refill, mixed_rate, consolidation_s)
     scheduler.reset(cluster, round_s, np.random.default_rng(seed))
     run = Simulation(workload, cluster, rules, failures=failures, mixes=scheduler.mixes, explain=explain, log=log)

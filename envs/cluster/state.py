@@ -44,7 +44,6 @@ class ClusterState:
         self.use = kernels.Use(np.zeros(nodes), np.zeros(nodes))
         self.left = workload.steps.copy()
         self.reasons: dict[int, str] = {}
-        self._arrival = workload.arrival
         reach = np.where(rates > 0, cluster.gpus_of_type[None, :], 0)
         most = reach.sum(axis=1) if mixes else reach.max(axis=1, initial=0)
         for row in np.flatnonzero(most < workload.workers).tolist():
@@ -53,13 +52,14 @@ class ClusterState:
             where = "cluster has" if workload.workers[row] > cluster.gpus else where
             self.reasons[row] = f"cannot fit: asks {workload.workers[row]}, {where} {total}"
         self.rows = np.flatnonzero(most >= workload.workers)
+        self._arrival = workload.arrival[self.rows]
         self.active = np.zeros(0, dtype=np.int64)
         self._next = 0
 
     @property
     def next_arrival(self) -> float | None:
         """When the next job arrives; None if all have."""
-        return float(self._arrival[self.rows[self._next]]) if self._next < len(self.rows) else None
+        return float(self._arrival[self._next]) if self._next < len(self.rows) else None
 
     @property
     def last_finish(self) -> float:
@@ -68,7 +68,7 @@ class ClusterState:
 
     def arrive(self, now: float) -> None:
         """Take in the jobs that arrived by ``now``."""
-        last = self._next + int(np.searchsorted(self._arrival[self.rows[self._next :]], now, side="right"))
+        last = self._next + int(np.searchsorted(self._arrival[self._next :], now, side="right"))
         if last > self._next:
             fresh = self.rows[self._next : last]
             self.jobs.active[fresh] = True

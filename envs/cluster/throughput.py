@@ -137,16 +137,23 @@ class ThroughputTable:
             measured[kind].append(workers)
         return {kind: sorted(workers) for kind, workers in measured.items()}
 
+    @cached_property
+    def _job_rates(self) -> dict[tuple[str, int], tuple[Floats, Floats]]:
+        """Answers of ``job_rates`` so far."""
+        return {}
+
     def knows(self, kind: str) -> bool:
         """Whether the table has this model and batch size with any number of workers."""
         return kind in self._measured
 
     def job_rates(self, kind: str, workers: int) -> tuple[Floats, Floats]:
-        """[R] steps/s in one node and spread over nodes, of a job on each type of the table.
+        """[R] steps/s in one node and spread over nodes, of a job on each type of the table; read-only.
 
         Raises:
             ThroughputError: the table does not know the kind.
         """
+        if (kind, workers) in self._job_rates:
+            return self._job_rates[kind, workers]
         if not self.knows(kind):
             models = ", ".join(self.kinds[:6])
             raise ThroughputError(
@@ -154,11 +161,14 @@ class ThroughputTable:
                 f"{', ...' if len(self.kinds) > 6 else ''}."
             )
         together = np.nan_to_num(self._interpolate(kind, workers, self.rates), nan=0.0)
-        if workers == 1:
-            return together, together.copy()
-        apart = self._interpolate(kind, workers, self.spread)
-        apart = np.where(np.isnan(apart), SPREAD_SHARE * together, apart)
-        return together, np.minimum(apart, together)
+        apart = together
+        if workers > 1:
+            apart = self._interpolate(kind, workers, self.spread)
+            apart = np.minimum(np.where(np.isnan(apart), SPREAD_SHARE * together, apart), together)
+        together.setflags(write=False)
+        apart.setflags(write=False)
+        self._job_rates[kind, workers] = together, apart
+        return together, apart
 
     def _interpolate(self, kind: str, workers: int, values: Floats) -> Floats:
         known = self._measured[kind]
@@ -192,14 +202,11 @@ class ThroughputTable:
                     f"cluster {cluster.name}: the throughput table ({self.source or 'unnamed'}) has no GPU type "
                     f"{gpu_type!r}, only {', '.join(self.types)}; add its rates, or give its relative_speed."
                 )
-        seen: dict[tuple[str, int], tuple[Floats, Floats]] = {}
-        rates, spread = np.empty((2, len(jobs), len(cluster.types)))
-        for row, job in enumerate(jobs):
-            key = job.kind, job.workers
-            if key not in seen:
-                seen[key] = self.job_rates(*key)
-            rates[row], spread[row] = seen[key][0][column] * factor, seen[key][1][column] * factor
-        return rates, spread
+        pairs = [(job.kind, job.workers) for job in jobs]
+        number = {pair: position for position, pair in enumerate(dict.fromkeys(pairs))}
+        table = np.array([self.job_rates(*pair) for pair in number]).reshape(-1, 2, len(self.types))
+        chosen = table[[number[pair] for pair in pairs]][:, :, column] * factor
+        return np.ascontiguousarray(chosen[:, 0]), np.ascontiguousarray(chosen[:, 1])
 
     def reference_rate(self, kind: str, workers: int) -> float:
         """Steps/s on the first type that the job fits; recorded durations become steps with it.

@@ -16,15 +16,16 @@ class Scripted:
 
     name = "scripted"
 
-    def __init__(self, decide: Decide, *, mixes: bool = True, forks: bool = False) -> None:
-        self.decide, self.mixes, self.forks = decide, mixes, forks
+    def __init__(self, decide: Decide, *, mixes: bool = True, forks: bool = False, remember: bool = True) -> None:
+        self.decide, self.mixes, self.forks, self.remember = decide, mixes, forks, remember
         self.views: list[ClusterView] = []
 
     def reset(self, cluster: Cluster, round_s: float, rng: np.random.Generator) -> None:
         self.views = []
 
     def schedule(self, view: ClusterView) -> Allocation:
-        self.views.append(view)
+        if self.remember:
+            self.views.append(view)
         return self.decide(view)
 
 

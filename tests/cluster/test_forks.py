@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cluster.oracle import TYPES
 from cluster.scripted import Scripted, fork_everywhere
-from hypothesis import given, settings
+from hypothesis import given, settings, strategies as st
 
 from hadoppler.envs.cluster import (
     Cluster,
@@ -22,7 +22,7 @@ from hadoppler.envs.cluster import (
     split_steps,
     ttd_bounds,
 )
-from hadoppler.envs.errors import AllocationError
+from hadoppler.envs.errors import AllocationError, ClusterError
 
 CASE = json.loads((Path(__file__).parent / "cases" / "H24_forks.json").read_text())
 RATES = [copy["steps_per_s"] for copy in CASE["copies"]]
@@ -89,6 +89,9 @@ def test_steps_split_exactly(values: list[tuple[float, float]], remaining: int) 
     rates, seconds = [rate for rate, _ in values], [time for _, time in values]
     shares = split_steps(float(remaining), rates, seconds)
     reach = sum(rate * time for rate, time in values)
+    if reach < 1:
+        assert sum(shares) == pytest.approx(reach)
+        return
     assert sum(shares) == min(remaining, int(reach * (1 + 1e-12)))
     assert all(share == int(share) for share in shares)
     total = sum(shares)
@@ -139,7 +142,13 @@ def test_a_lost_copy_costs_its_share_only() -> None:
     assert rough.jobs.finish[0] == pytest.approx(120 + 900 / 20)
 
 
+def test_a_round_shorter_than_a_step_is_not_lost() -> None:
+    assert forked(3, [0.01, 0.005]).jobs.finish.tolist() == [pytest.approx(200.0)]
+
+
 def test_bad_shares_are_refused() -> None:
+    with pytest.raises(ClusterError, match="consolidation_s is 60"):
+        forked(3, [1.0], consolidation_s=60.0)
     with pytest.raises(AllocationError, match="rates and 1 times"):
         split_steps(10, [1.0, 2.0], [1.0])
     with pytest.raises(AllocationError, match="negative"):

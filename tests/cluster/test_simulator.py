@@ -33,21 +33,6 @@ def jobs_of(*entries: tuple[float, int, float]) -> Workload:
     return Workload(jobs, table_of([[1.0, 1.0, 0.5]]))
 
 
-def on_node(*choice: tuple[int, int]) -> Scripted:
-    """Job row -> node, one fast GPU each, in every round while the job is there."""
-
-    def decide(view: ClusterView) -> Allocation:
-        rows = []
-        for job, node in choice:
-            if job in view.job:
-                gpus = np.zeros_like(view.free)
-                gpus[node, 0] = 1
-                rows.append((job, 0, gpus))
-        return Allocation.from_rows(rows)
-
-    return Scripted(decide)
-
-
 def test_rounds_restart_and_exact_ends() -> None:
     workload = jobs_of((0, 1, 500), (0, 1, 100), (250, 1, 50))
     result = simulate(workload, Cluster.parse("fast:1x2"), find_scheduler("yarn_cs"), round_s=360, restart_s=10)
@@ -172,8 +157,10 @@ def test_a_million_short_rounds_do_not_drift(rounds: int) -> None:
 
     Slow because a million decisions take about a minute.
     """
+    whole = Allocation.from_rows([(0, 0, [[1]])])
+    scheduler = Scripted(lambda view: whole, remember=False)
     workload = jobs_of((0, 1, rounds / 3))
-    result = simulate(workload, Cluster.parse("fast:1"), on_node((0, 0)), round_s=1 / 3, restart_s=0.1, log=False)
+    result = simulate(workload, Cluster.parse("fast:1"), scheduler, round_s=1 / 3, restart_s=0.1, log=False)
     assert result.jobs.finish[0] == 0.1 + rounds / 3
     assert len(result.rounds) == rounds + 1
     assert result.rounds.time[-1] == rounds * (1 / 3)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -45,7 +46,7 @@ class TraceRows:
 
     def reject(self, line: int, reason: str, row: object = "") -> None:
         """Leave a row out, with the reason."""
-        self.rejected.append(Rejected(line, reason, str(row)))
+        self.rejected.append(Rejected(line, reason, str(row)[:200]))
 
     def note(self, text: str) -> None:
         """State a rule once."""
@@ -185,6 +186,14 @@ def draw_kind(table: ThroughputTable, workers: int, rng: np.random.Generator) ->
     table has measured with this number of workers on every type (or, where there is none, with the
     largest number below), then uniform over the batch sizes.
     """
+    families = _families(table, workers)
+    kinds = families[rng.integers(len(families))]
+    return kinds[rng.integers(len(kinds))]
+
+
+@lru_cache(maxsize=512)
+def _families(table: ThroughputTable, workers: int) -> tuple[tuple[str, ...], ...]:
+    """Kinds by family that ``draw_kind`` chooses from."""
     counts = sorted({count for _, count in table.rows if count <= workers}) or [min(c for _, c in table.rows)]
     for count in reversed(counts):
         families: dict[str, list[str]] = {}
@@ -192,10 +201,8 @@ def draw_kind(table: ThroughputTable, workers: int, rng: np.random.Generator) ->
             if measured == count and (table.rates[row] > 0).all():
                 families.setdefault(split_kind(kind)[0], []).append(kind)
         if families:
-            names = list(families)
-            kinds = families[names[rng.integers(len(names))]]
-            return kinds[rng.integers(len(kinds))]
-    return table.kinds[rng.integers(len(table.kinds))]
+            return tuple(tuple(kinds) for kinds in families.values())
+    return (table.kinds,)
 
 
 def numbered_dicts(

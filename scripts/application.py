@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from importlib.metadata import entry_points
 from typing import Any
 
 import hydra
@@ -115,7 +116,8 @@ def one_sentence(error: Exception, name: str, arguments: Sequence[str] = ()) -> 
     if missing:
         with hydra.initialize_config_module("hadoppler.conf", version_base="1.3"):
             choices = GlobalHydra.instance().config_loader().get_group_options(missing["group"])
-        return f"there is no {missing['group']} called {missing['choice']!r}; choose one of {', '.join(choices)}."
+        group, choice = missing["group"], missing["choice"]
+        return f"there is no {group} called {choice!r}; choose one of {', '.join(choices)}{_other_way(group, choice)}."
     unknown = re.search(r"Could not override '(?P<key>[^']+)'", text) or re.search(
         r"Key '(?P<key>[^']+)' (?:is not in struct|not in)", text
     )
@@ -126,6 +128,15 @@ def one_sentence(error: Exception, name: str, arguments: Sequence[str] = ()) -> 
         text = (str(cause).splitlines() or [type(cause).__name__])[0]
         text = f"{cause.full_key}: {text}" if cause.full_key else text
     return " ".join(line.strip() for line in text.splitlines() if line.strip()).rstrip(".") + "."
+
+
+def _other_way(group: str, choice: str) -> str:
+    """How to give what looks like a file, or another package's method."""
+    if group in ("graph", "topology") and "." in choice:
+        return f"; a file is given as {group}=file {group}.path={choice}"
+    if group == "method" and choice in {entry.name for entry in entry_points(group="hadoppler.placements")}:
+        return f"; a method of another package is added as +method.{choice}={{}}"
+    return ""
 
 
 def _check_settings(config: DictConfig) -> None:

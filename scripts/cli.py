@@ -9,7 +9,7 @@ from importlib import import_module
 
 COMMANDS = {
     "place": "place the operations of a graph on devices and compare methods",
-    "demo": "place two graphs with ten methods and draw the best, in a minute",
+    "demo": "place two graphs with ten methods and draw the best, in a minute or two",
 }
 
 

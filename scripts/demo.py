@@ -1,4 +1,4 @@
-"""``hadoppler demo``: what the package does, in a minute."""
+"""``hadoppler demo``: what the package does, in a minute or two."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ METHODS = (
 )
 STEPS = (
     (
-        "One layer of LLaMA-7B and its head, sharded, on four P100 with 12 GB/s links",
+        "One sharded layer of LLaMA-7B on four P100, 12 GB/s links",
         ["graph=llama_layer", "topology=4xP100", METHODS],
     ),
     (
-        "A transformer block written in PyTorch, captured and tiled, on four P100 with 3 GB/s links",
+        "A PyTorch transformer block, captured and tiled, 3 GB/s links",
         [
             "graph=module",
             "model=hadoppler.scripts.example_model:transformer_block",

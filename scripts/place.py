@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(config: DictConfig) -> list[dict[str, Any]]:
     """Place one graph with every chosen method; returns the rows of the table."""
+    from hadoppler.envs.placement import lower_bounds
+
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = Console()
     methods = chosen_methods(config)
@@ -55,6 +58,7 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
     write_run_record(folder, config)
     answers: dict[str, Placement] = {}
     failures: dict[str, str] = {}
+    defects: list[str] = []
     with console.status("compiling (takes a while after installation only)") as status:
         compile_kernels(problem, config.order)
         for name, options in methods.items():
@@ -63,16 +67,24 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
                 answers[name] = place(name, problem, seed=config.seed, order=config.order, **options)
             except (PlacementError, MissingExtraError) as error:
                 failures[name] = str(error)
+            except Exception as error:  # a defect, perhaps another package's: the other methods' work is kept
+                path = folder / f"{name}.traceback.txt"
+                path.write_text(traceback.format_exc(), encoding="utf-8")
+                failures[name] = f"It failed with {type(error).__name__}: {error}; the traceback is in {path}."
+                defects.append(name)
     if not answers:
         raise CommandError("no method gave a placement: " + " ".join(failures.values()))
-    rows = [result_row(problem, placement) for placement in answers.values()]
+    bounds = lower_bounds(problem)
+    rows = [result_row(problem, placement, bounds.best) for placement in answers.values()]
     best = min(row["makespan"] for row in rows)
     for row in rows:
         row["ratio_best"] = row["makespan"] / best if best > 0 else 1.0
     write_results(folder, config, rows, failures)
-    print_placements(console, problem, rows, failures)
+    print_placements(console, problem, bounds, rows, failures)
     for path in write_placements(folder, problem, answers, pictures=config.pictures):
         console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+    if defects:
+        raise CommandError(f"the methods that failed: {', '.join(defects)}; the others' results are complete.")
     return rows
 
 
@@ -116,6 +128,8 @@ def build_problem(config: DictConfig) -> PlacementProblem:
         raise CommandError(f"seed is {config.seed}; expected a whole number from 0 up.")
     if config.memory not in get_args(MemoryMode):
         raise CommandError(f"memory is {config.memory!r}; expected {', '.join(get_args(MemoryMode))}.")
+    if config.model is not None and "model" not in config.graph:
+        raise CommandError(f"model={config.model} is given, but the graph is another one; add graph=module.")
     graph = instantiate(config.graph)
     devices = instantiate(OmegaConf.masked_copy(config.topology, [k for k in config.topology if k != "costs"]))
     if not isinstance(devices, Topology):
@@ -143,17 +157,16 @@ def module_graph(model: str | None, training: bool = False, cuts: int | None = N
 
     if model is None:
         raise CommandError("graph=module needs model=package.module:factory, a function that returns (module, args).")
+    if not isinstance(training, bool):
+        raise CommandError(f"graph.training is {training!r}; expected true or false.")
     module, args = load_factory(model)
     graph = from_module(module, args, training=training)
     return graph if cuts is None else tile(graph, cuts)
 
 
-def result_row(problem: PlacementProblem, placement: Placement) -> dict[str, Any]:
+def result_row(problem: PlacementProblem, placement: Placement, bound: float) -> dict[str, Any]:
     """One line of the table, in full precision; times in seconds (or raw units)."""
-    from hadoppler.envs.placement import lower_bounds
-
     schedule = placement.simulate(problem)
-    bound = lower_bounds(problem).best
     return {
         "graph": problem.graph.title,
         "topology": problem.topology.name,

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from hadoppler.envs.placement import PlacementProblem
+    from hadoppler.envs.placement import LowerBounds, PlacementProblem
 
 PACKAGES = ("hadoppler", "numpy", "numba", "scipy", "networkx", "gymnasium", "torch", "ortools", "hydra-core")
 
@@ -95,13 +95,15 @@ def write_results(
 
 
 def print_placements(
-    console: Console, problem: PlacementProblem, rows: Sequence[Mapping[str, Any]], failures: Mapping[str, str]
+    console: Console,
+    problem: PlacementProblem,
+    bounds: LowerBounds,
+    rows: Sequence[Mapping[str, Any]],
+    failures: Mapping[str, str],
 ) -> None:
     """The table of methods, best first, with the bound below."""
-    from hadoppler.envs.placement import lower_bounds
     from hadoppler.envs.placement.render import time_axis
 
-    bounds = lower_bounds(problem)
     unit, label = time_axis(problem, max(row["makespan"] for row in rows))
     title = f"{problem.graph.summary()}; {problem.topology.name}, contention: {problem.contention}"
     table = Table(title=escape(title))
@@ -111,7 +113,7 @@ def print_placements(
     for row in sorted(rows, key=lambda row: row["makespan"]):
         best = row["ratio_best"] == 1.0
         table.add_row(
-            escape(row["method"]) + ("" if row["repeatable"] else " *"),
+            escape(row["method"]) + " *" * (not row["repeatable"]) + " +" * bool(row["notes"].get("repaired")),
             f"{row['makespan'] / unit:.4g}",
             f"{row['ratio_bound']:.3f}",
             f"{row['ratio_best']:.3f}",
@@ -124,8 +126,23 @@ def print_placements(
     console.print(f"No placement is faster than {bounds.best / unit:.4g} {label} (bound: {bounds.name}).")
     if not all(row["repeatable"] for row in rows):
         console.print("* stopped by a budget in seconds; another run may differ.")
+    if any(row["notes"].get("repaired") for row in rows):
+        console.print("+ its own answer did not fit the memory; operations were moved until it did.")
+    _print_stand_ins(console, problem)
     for name, reason in failures.items():
         console.print(f"{name}: no placement. {reason}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_stand_ins(console: Console, problem: PlacementProblem) -> None:
+    """Say which devices have no measured seconds in a graph that has some for others."""
+    measured = sorted(problem.graph.seconds)
+    others = sorted({device.kind for device in problem.topology.devices} - set(measured))
+    if measured and others:
+        console.print(
+            f"Measured on {', '.join(measured)}; for {', '.join(others)}, operations without FLOPs are scaled from that.",
+            highlight=False,
+            markup=False,
+        )
 
 
 def _size_axis(size: float) -> tuple[float, str]:

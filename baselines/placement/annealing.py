@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Event
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from ...envs.placement import Placement, PlacementProblem, event_loop, fifo_kern
 from ...envs.placement.graph import Floats, Integers
 from ...envs.placement.placement import order_by_start
 from ...envs.placement.simulator import Order, simulation_options
+from ...envs.placement.topology import processors
 
 CLUSTER = 8
 """Operations that one step moves together at most."""
@@ -25,6 +26,8 @@ HOT, COLD = 0.003, 2e-5
 """Temperatures at the start and the end, as shares of the first makespan (our choice)."""
 SLICES = 50
 """The temperature is set anew this many times, at which a budget in seconds is also looked at."""
+LONGEST_SLICE = 10_000
+"""Steps between two looks at the clock and at an interruption."""
 REPAIR_CALLS = 20_000
 """Simulator calls to mend a placement that overflows a device's memory."""
 
@@ -74,8 +77,9 @@ def annealing(
     Raises:
         PlacementError: a budget or the number of chains is not positive.
     """
-    if calls < 1 or chains < 1 or (seconds is not None and seconds <= 0):
-        raise PlacementError(f"annealing: calls={calls}, chains={chains}, seconds={seconds}; expected numbers above 0.")
+    for name, value in (("calls", calls), ("chains", chains), ("seconds", seconds)):
+        if value is not None and not 0 < value < np.inf:
+            raise PlacementError(f"annealing: {name} is {value}; expected a number above 0.")
     begin = time.perf_counter()
     if start is None:
         starts = _heuristic_starts(problem, rng, execution)
@@ -148,7 +152,8 @@ def run_chains(problem: PlacementProblem, walkers: list[Chain], execution: Order
     allowed = np.ascontiguousarray(problem.allowed)
     options = simulation_options(problem, "fifo" if execution == "random" else execution)
     penalty = problem.serial_s if options.track_memory else 0.0
-    threads = min(len(walkers), len(os.sched_getaffinity(0)))
+    threads = min(len(walkers), processors())
+    stop = Event()
 
     def walk(walker: Chain) -> int:
         tensors = len(problem.tensor_ptr) - 1
@@ -158,20 +163,27 @@ def run_chains(problem: PlacementProblem, walkers: list[Chain], execution: Order
         def advance(steps: int, hot: float, cold: float) -> None:
             _anneal(arrays, allowed, options, penalty, walker, steps, hot, cold, fifo, events)
 
-        return _cool(advance, walker, budget, len(walkers))
+        return _cool(advance, walker, budget, len(walkers), stop)
 
     with ThreadPoolExecutor(threads) as pool:
-        return sum(pool.map(walk, walkers))
+        walks = [pool.submit(walk, walker) for walker in walkers]
+        try:
+            return sum(item.result() for item in walks)
+        except BaseException:
+            stop.set()  # leaving the block waits for the threads
+            raise
 
 
-def _cool(advance: Callable[[int, float, float], None], walker: Chain, budget: Budget, walkers: int) -> int:
-    """Run slices of the cooling schedule until the budget is spent."""
+def _cool(
+    advance: Callable[[int, float, float], None], walker: Chain, budget: Budget, walkers: int, stop: Event
+) -> int:
+    """Run slices of the cooling schedule until the budget is spent or ``stop`` is set."""
     advance(0, 0.0, 0.0)  # scores the start; compiles on the first run ever, which no budget should pay for
     begin = time.perf_counter()
     scale = max(float(walker.score[0]), 1e-300)
     used, progress = 1, 0.0
-    steps = max(budget.calls // walkers // SLICES, 1) if budget.seconds is None else 200
-    while progress < 1.0:
+    steps = min(max(budget.calls // walkers // SLICES, 1), LONGEST_SLICE) if budget.seconds is None else 200
+    while progress < 1.0 and not stop.is_set():
         if budget.seconds is None:
             ahead = min(progress + steps / max(budget.calls // walkers, 1), 1.0)
         else:
@@ -184,7 +196,7 @@ def _cool(advance: Callable[[int, float, float], None], walker: Chain, budget: B
         else:
             now = time.perf_counter()
             progress = (now - begin) / budget.seconds
-            steps = max(int(steps * budget.seconds / SLICES / max(now - tick, 1e-6)), 1)
+            steps = min(max(int(steps * budget.seconds / SLICES / max(now - tick, 1e-6)), 1), LONGEST_SLICE)
     return used
 
 

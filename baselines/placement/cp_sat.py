@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from ...envs.placement import Placement, PlacementProblem, Plan, lower_bounds
 from ...envs.placement.graph import Floats
 from ...envs.placement.placement import order_by_start
 from ...envs.placement.simulator import Order
+from ...envs.placement.topology import processors
 from .annealing import Budget, close_chain, open_chain, run_chains
 from .portfolio import members
 
@@ -58,7 +58,7 @@ def cp_sat(
     makespan per operation) and ``executed`` (the plan in the simulator, before
     the polish).
     """
-    if seconds <= 0 or not 0 <= polish < 1:
+    if not 0 < seconds < np.inf or not 0 <= polish < 1:
         raise PlacementError(f"cp_sat: seconds={seconds}, polish={polish}; expected seconds above 0, polish in [0, 1).")
     found = sorted((placement for _, placement in members(problem, rng, execution)), key=lambda item: item.makespan)
     planned = [placement for placement in found if placement.planned is not None]
@@ -67,7 +67,7 @@ def cp_sat(
     known = lower_bounds(problem).best
     model.solver_model.add(model.makespan >= int(known / model.unit * (1 - 1e-9)))
     solver = cp_model.CpSolver()
-    solver.parameters.num_workers = workers or len(os.sched_getaffinity(0))
+    solver.parameters.num_workers = workers or processors()
     solver.parameters.random_seed = int(rng.integers(0, 2**31 - 1))
     budget = seconds * (1 - polish)
     if workers == 1:

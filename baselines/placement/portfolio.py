@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ...envs.errors import PlacementError
 from ...envs.placement import Placement, PlacementProblem
 from ...envs.placement.simulator import Order
 from .critical_path import critical_path
@@ -15,6 +16,7 @@ from .enumerative import enumerative
 from .etf import etf
 from .heft import heft
 from .min_min import min_min
+from .parallelism import pipeline, tensor_parallel
 from .peft import peft
 from .simple import round_robin, single_device
 
@@ -28,11 +30,13 @@ MEMBERS: dict[str, Callable[..., Placement]] = {
     "enumerative": enumerative,
     "round_robin": round_robin,
     "single_device": single_device,
+    "tensor_parallel": tensor_parallel,
+    "pipeline": pipeline,
 }
 
 
 def portfolio(problem: PlacementProblem, *, rng: np.random.Generator, execution: Order) -> Placement:
-    """Run every list heuristic and the simple placements; return the best in the simulator.
+    """The best, in the simulator, of every list heuristic, the simple placements and those made by hand.
 
     ``notes["winner"]`` names it. No single heuristic wins everywhere, so this is the baseline to beat.
     """
@@ -46,6 +50,9 @@ def members(problem: PlacementProblem, rng: np.random.Generator, execution: Orde
     relaxed = problem.with_options(memory="penalty") if problem.memory == "error" else problem
     found = []
     for name, method in MEMBERS.items():
-        placement = replace(method(problem, rng=rng, execution=execution), execution=execution)
+        try:
+            placement = replace(method(problem, rng=rng, execution=execution), execution=execution)
+        except PlacementError:  # the graph has no shards or layers to go by
+            continue
         found.append((name, replace(placement, makespan=placement.simulate(relaxed).makespan)))
     return found

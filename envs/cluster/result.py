@@ -219,10 +219,20 @@ class ClusterResult:
         return ttd_bounds(done, self.cluster, mixed_rate=self.mixed_rate) if len(done) else {}
 
     @cached_property
+    def ttd_bound_s(self) -> float:
+        """The bound for one type per job, or for mixing where a finished job needs it; NaN if there is none."""
+        done = self.workload.select(np.flatnonzero(self.jobs.finished))
+        for kind in ("single_type", "mixing") if len(done) else ():
+            bound = ttd_bounds(done, self.cluster, mixed_rate=self.mixed_rate, kinds=(kind,))[kind]
+            if np.isfinite(bound):
+                return bound
+        return float("nan")
+
+    @cached_property
     def metrics(self) -> dict[str, Any]:
         """Everything that tables print; the functions of ``metrics`` define it."""
         values = metrics.summarise(self)
-        return {**values, "ttd_bound_s": self.bounds.get("single_type", float("nan")), **self.extra}
+        return {**values, "ttd_bound_s": self.ttd_bound_s, **self.extra}
 
     @classmethod
     def collect(

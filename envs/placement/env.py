@@ -222,7 +222,10 @@ class DevicePlacementEnv(gym.Env[Observation, NDArray[np.int64]]):
         batch = self.batch
         if self.forfeited or self.makespan is not None:
             return self.observe(), 0.0, True, False, self._info(illegal=False)
-        chosen = np.asarray(action, dtype=np.int64).reshape(2)
+        chosen = np.asarray(action)
+        if chosen.shape != (2,) or not np.issubdtype(chosen.dtype, np.integer):
+            raise PlacementError(f"the action is {action!r}; expected two whole numbers, (operation, device).")
+        chosen = chosen.astype(np.int64)
         illegal = bool(
             batch.advance(chosen[:1], chosen[1:], np.ones(1, np.bool_), replace=self.rules.illegal_action == "penalty")[
                 0

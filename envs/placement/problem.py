@@ -29,9 +29,9 @@ class PlacementProblem:
         time_unit: makespans are divided by it in tables (1 s; 1e10 for the public files' units).
 
     The cost of an operation on a device is, in this order (our choice): the graph's measured
-    seconds for the device's kind; its FLOPs and bytes through the device's roofline; for a graph
-    that was measured on other kinds only, the fastest measurement divided by the device's share of
-    the fastest device's FLOP/s.
+    seconds for the device's kind; its FLOPs and bytes through the device's roofline; where there are
+    none, the fastest measurement on other kinds divided by the device's share of the fastest
+    device's FLOP/s.
     """
 
     graph: DataflowGraph
@@ -53,13 +53,14 @@ class PlacementProblem:
                 f"{self.graph.title}: its pins speak of {allowed.shape[1]} devices, the topology has {self.d}; "
                 "make them equal."
             )
+        self._check_costs()
         self._check_memory()
 
     @classmethod
     def raw(
         cls,
         graph: DataflowGraph,
-        devices: int = 4,
+        devices: int | None = None,
         *,
         speeds: ArrayLike | None = None,
         contention: Contention = "none",
@@ -106,14 +107,15 @@ class PlacementProblem:
     def compute_s(self) -> Floats:
         """[N, D] seconds of each operation on each device (allowed or not)."""
         graph, columns = self.graph, []
+        unpriced = (graph.flops == 0) & (graph.bytes_moved == 0)
         for device, share in zip(self.topology.devices, self.topology.relative_speed, strict=True):
             column = device.seconds(graph.kind, graph.flops, graph.bytes_moved)
-            if graph.seconds and not graph.flops.any():
-                column = np.fmin.reduce([np.asarray(values) for values in graph.seconds.values()]) / share
-            if device.kind in graph.seconds:
-                measured = graph.seconds[device.kind]
+            if graph.seconds:
+                elsewhere = np.fmin.reduce([np.asarray(values) for values in graph.seconds.values()])
+                column = np.where(unpriced, elsewhere / share, column)
+                measured = graph.seconds.get(device.kind, np.nan)
                 column = np.where(np.isnan(measured), column, measured)
-            columns.append(np.nan_to_num(column, nan=0.0))
+            columns.append(column)
         return _frozen(np.ascontiguousarray(np.stack(columns, axis=1)))
 
     @cached_property
@@ -256,6 +258,18 @@ class PlacementProblem:
                     f"may only use {choices}."
                 )
         return np.array(array, dtype=np.int32, order="C")  # a writable copy: one type for the kernels
+
+    def _check_costs(self) -> None:
+        """Refuse an operation that a profile left out and that nothing else prices."""
+        graph = self.graph
+        if graph.seconds:
+            measured = ~np.isnan(list(graph.seconds.values())).all(axis=0)
+            missing = ~measured & (graph.flops == 0) & (graph.bytes_moved == 0)
+            if missing.any():
+                raise PlacementError(
+                    f"{graph.title}: operation {graph.ids[int(np.argmax(missing))]!r} has neither measured seconds nor "
+                    "FLOPs; give one of them, 0 for an operation that costs nothing."
+                )
 
     def _check_memory(self) -> None:
         """Refuse a graph that no placement can fit."""

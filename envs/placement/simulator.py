@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from ..errors import MemoryLimitError, PlacementError
 from . import event_loop, fifo_kernel
 from .graph import Floats, Integers
 from .problem import MemoryMode, PlacementProblem
-from .topology import Contention
+from .topology import Contention, processors
 
 Order = Literal["fifo", "priority", "random"]
 _ORDERS = {"fifo": event_loop.FIFO, "priority": event_loop.PRIORITY, "random": event_loop.RANDOM}
@@ -179,7 +178,7 @@ def simulation_options(problem: PlacementProblem, order: Order) -> event_loop.Op
 
 def _in_chunks(run: Callable[[slice], None], rows: NDArray, threads: int | None) -> None:
     """Call ``run`` on slices that cover all rows; the kernels release the interpreter's lock."""
-    count = threads or (len(os.sched_getaffinity(0)) if rows.size >= 200_000 else 1)
+    count = threads or (processors() if rows.size >= 200_000 else 1)
     if count == 1 or len(rows) < 2:
         run(slice(0, len(rows)))
         return

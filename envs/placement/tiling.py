@@ -11,6 +11,7 @@ from ..errors import GraphError
 from .graph import DataflowGraph
 from .interpreter import apply_views, execution_order
 from .kernel import Kernel, Reference, View
+from .kinds import KINDS
 from .tiling_operation import Operation, whole
 from .tiling_rules import find_rule
 from .workloads.sharded_tensor import Boundaries, all_boundaries, extent, plan_reshape, tile_regions
@@ -58,7 +59,8 @@ def tile(graph: DataflowGraph, cuts: Cuts, *, title: str | None = None) -> Dataf
         tiler.add(number)
     tiler.keep_order()
     outputs = {name: tiler.tensor(r) for name, r in zip(graph.output_names, graph.outputs, strict=True)}
-    result = tiler.program.finish(outputs, title or f"{graph.title}, tiled")
+    pieces = len(tiler.program.builder.kernels)
+    result = tiler.program.finish(outputs, title or (f"{graph.title}, tiled" if pieces > graph.n else graph.title))
     return tiler.with_pins(result)
 
 
@@ -77,6 +79,8 @@ def cut_function(cuts: Cuts) -> CutFunction:
         return cuts
     table = dict(cuts) if isinstance(cuts, Mapping) else {"default": cuts}
     for kind, pieces in table.items():
+        if kind not in (*KINDS, "input", "default"):
+            raise GraphError(f"cuts names {kind!r}; expected input, default, {', '.join(KINDS)}.")
         if isinstance(pieces, bool) or not isinstance(pieces, int) or pieces < 1:
             raise GraphError(f"cuts gives {pieces!r} pieces for {kind!r}; expected a whole number from 1.")
 

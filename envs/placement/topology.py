@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -16,6 +17,15 @@ from ..errors import TopologyError, UnknownNameError
 Contention = Literal["none", "pair", "ports"]
 GB = 1e9
 TERA = 1e12
+MOST_DEVICES = 4096
+"""Links are kept for every pair, so that many more would not fit the memory (our choice)."""
+SLOWEST = 1e-30
+"""FLOP/s below this, or above its inverse, would overflow times (our choice)."""
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,9 @@ class Device:
         for name, value in positive.items():
             if not (_is_number(value) and value > 0):
                 raise TopologyError(f"device kind {self.kind}: {name} is {value!r}; expected a number above 0.")
+            if "flops_per_s" in name and not SLOWEST <= value <= 1 / SLOWEST:
+                limits = f"{SLOWEST:g} to {1 / SLOWEST:g}"
+                raise TopologyError(f"device kind {self.kind}: {name} is {value!r}; expected FLOP/s from {limits}.")
         for name, value, end in (("memory_bytes", self.memory_bytes, ""), ("overhead_s", self.overhead_s, ", finite")):
             if not (_is_number(value) and value >= 0 and (not end or value < np.inf)):
                 raise TopologyError(f"device kind {self.kind}: {name} is {value!r}; expected a number from 0 up{end}.")
@@ -149,7 +162,7 @@ class Topology:
     @classmethod
     def uniform(
         cls,
-        devices: int = 4,
+        devices: int | None = None,
         *,
         flops_per_s: float = 1.0,
         speeds: ArrayLike | None = None,
@@ -160,15 +173,22 @@ class Topology:
         kind: str = "device",
         name: str | None = None,
     ) -> Topology:
-        """Devices alike but for ``speeds`` (factors on ``flops_per_s``, one per device; they then say how many).
+        """Devices alike but for ``speeds``: factors on ``flops_per_s``, one per device.
+
+        Without ``speeds`` there are ``devices`` of them, by default 4.
 
         Raises:
-            TopologyError: a number is not usable; it is named.
+            TopologyError: a number is not usable, or there are not as many speeds as devices.
         """
         where = f"topology {name or 'uniform'}"
-        if not _is_whole(devices) or devices < 1:
-            raise TopologyError(f"{where}: devices is {devices!r}; expected a whole number from 1 up.")
-        factors = np.ones(devices) if speeds is None else _numbers(speeds, f"{where}: speeds").reshape(-1)
+        if devices is not None and (not _is_whole(devices) or not 1 <= devices <= MOST_DEVICES):
+            raise TopologyError(
+                f"{where}: devices is {devices!r}; expected a whole number from 1 up, {MOST_DEVICES} at most."
+            )
+        given = np.ones(devices or 4) if speeds is None else speeds
+        factors = _numbers(given, f"{where}: speeds").reshape(-1)
+        if devices is not None and len(factors) != devices:
+            raise TopologyError(f"{where}: {len(factors)} speeds are given for {devices} devices; give one per device.")
         speed = _number(flops_per_s, f"{where}: flops_per_s")
         return cls(
             name=name or f"{len(factors)}x{kind}",
@@ -216,11 +236,7 @@ class Topology:
         The numbers are placeholders of the right size for one core with one thread; calibration
         replaces them by measured ones.
         """
-        import os
-
-        count = devices
-        if count is None:
-            count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        count = processors() if devices is None else devices
         return cls.uniform(
             count,
             flops_per_s=20e9,
@@ -344,8 +360,8 @@ def _read_device(entry: Any, where: str) -> list[Device]:
     if "flops_per_s" not in entry:
         raise TopologyError(f"{where}: flops_per_s is missing; give the device's FLOP/s.")
     count = entry.get("count", 1)
-    if not _is_whole(count) or count < 1:
-        raise TopologyError(f"{where}: count is {count!r}; expected a whole number from 1 up.")
+    if not _is_whole(count) or not 1 <= count <= MOST_DEVICES:
+        raise TopologyError(f"{where}: count is {count!r}; expected a whole number from 1 up, {MOST_DEVICES} at most.")
     kind = entry.get("kind", "device")
     if not (isinstance(kind, str) or _is_number(kind)):
         raise TopologyError(f"{where}: kind is {kind!r}; expected a text such as P100.")

@@ -9,7 +9,7 @@ from cluster.scripted import Scripted, greedy_mix
 from hypothesis import given, settings
 
 from hadoppler.baselines.cluster.registry import find_scheduler
-from hadoppler.envs.cluster import Cluster, Job, Workload, make_workload, simulate, ttd_bounds
+from hadoppler.envs.cluster import Cluster, Job, Workload, bounds, make_workload, simulate, ttd_bounds
 
 
 def test_one_job_takes_its_fastest_type() -> None:
@@ -42,6 +42,17 @@ def test_spread_rates_tighten_the_bound() -> None:
     workload, cluster = make_workload("headline", jobs=60, seed=1), Cluster.built_in("headline")
     plain, tight = ttd_bounds(workload, cluster), ttd_bounds(workload, cluster, spread=True)
     assert all(tight[key] >= plain[key] * (1 - 1e-9) for key in plain)
+
+
+def test_pooled_bounds_are_weaker_and_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload, cluster = make_workload("headline", jobs=120, seed=2, per_hour=5), Cluster.built_in("headline")
+    exact = {rule: ttd_bounds(workload, cluster, mixed_rate=rule) for rule in ("proportional", "min")}
+    monkeypatch.setattr(bounds, "POOL_ABOVE", 10)
+    for rule, values in exact.items():
+        pooled = ttd_bounds(workload, cluster, mixed_rate=rule)
+        for key, value in values.items():
+            assert pooled[key] <= value * (1 + 1e-9)
+            assert pooled[key] >= 0.9 * value
 
 
 @given(worlds())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -31,11 +30,10 @@ def read(name: str, throughputs: str = "unit_throughputs.json") -> Workload:
 
 
 def test_h02_a_job_that_never_fits_is_reported_and_holds_nobody_up() -> None:
-    begin = time.perf_counter()
     result = simulate(
         read("H02_too_big.trace"), Cluster.parse("v100:4"), find_scheduler("yarn_cs"), round_s=10, restart_s=0
     )
-    assert time.perf_counter() - begin < 5
+    assert len(result.rounds) <= 12, "it must end, and not wait for a job that can never run"
     assert result.jobs.jct[[0, 2]].tolist() == [100.0, 100.0]
     assert result.left_out == {"1": "cannot fit: asks 8, cluster has 4"}
     assert (result.metrics["ttd_s"], result.metrics["mean_jct_s"], result.metrics["left_out"]) == (120.0, 100.0, 1)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +234,8 @@ def test_search_beats_lists_on_the_published_graphs() -> None:
 def test_portfolio_is_the_best_of_its_members() -> None:
     problem = PlacementProblem(make_graph("llama_block"), MACHINES["unequal"])
     best = place("portfolio", problem)
-    others = [place(name, problem).makespan for name in [*LIST_METHODS, "enumerative", "round_robin", "single_device"]]
+    simple = ["enumerative", "round_robin", "single_device", "tensor_parallel", "pipeline"]
+    others = [place(name, problem).makespan for name in [*LIST_METHODS, *simple]]
     assert best.makespan <= min(others)
     assert best.notes["winner"] in PLACEMENTS
 
@@ -337,6 +340,30 @@ def test_names_and_options_are_checked() -> None:
             place("annealing", problem, **options)
 
 
+def test_an_interrupted_search_stops() -> None:
+    script = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from hadoppler import place\n"
+        "from hadoppler.envs.placement import *\n"
+        "problem = PlacementProblem(make_graph('ffnn'), Topology.preset('4xP100'))\n"
+        "place('annealing', problem, calls=10)\n"
+        "print('searching', flush=True)\n"
+        "place('annealing', problem, calls=10**10)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "searching\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    try:
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert "KeyboardInterrupt" in errors
+
+
 def test_budgets_in_seconds_are_kept_and_marked() -> None:
     problem = PlacementProblem.raw(make_graph("ffnn", costs="published"))
     place("annealing", problem, calls=100)  # compiles
@@ -347,8 +374,6 @@ def test_budgets_in_seconds_are_kept_and_marked() -> None:
 
 
 def test_large_graphs_are_placed_in_time() -> None:
-    import time
-
     for graph in (
         make_graph("chain", length=20_000),
         make_graph("ladder", rungs=30),

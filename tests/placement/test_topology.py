@@ -139,7 +139,9 @@ def test_uniform_devices_and_their_speeds() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"speeds": []}, "has no device"),
+        ({"speeds": []}, "0 speeds are given for 2 devices"),
+        ({"flops_per_s": INFINITY}, "expected FLOP/s from 1e-30"),
+        ({"flops_per_s": 1e-300}, "expected FLOP/s from 1e-30"),
         ({"speeds": [1, 0]}, r"flops_per_s is 0\.0; expected a number above 0"),
         ({"speeds": ["fast"]}, r"speeds is \['fast'\]"),
         ({"flops_per_s": "fast"}, "flops_per_s is 'fast'"),
@@ -404,9 +406,15 @@ def test_measured_seconds_win_where_there_are_any() -> None:
 
 
 def test_graphs_measured_elsewhere_are_scaled_by_speed() -> None:
-    graph = DataflowGraph.build(flops=[0, 0, 0], seconds={"A": [4, NAN, NAN], "B": [3, 5, NAN]})
-    # the fastest measurement, divided by the device's share of the fastest FLOP/s (CPU: a tenth)
-    assert PlacementProblem(graph, two()).compute_s.tolist() == [[3, 30], [5, 50], [0, 0]]
+    graph = DataflowGraph.build(flops=[0, 0, 7], seconds={"A": [4, NAN, 9], "B": [3, 5, NAN]})
+    # the fastest measurement, divided by the device's share of the fastest FLOP/s (CPU: a tenth);
+    # an operation with FLOPs has its own price
+    seconds = PlacementProblem(graph, two()).compute_s
+    assert seconds[:2].tolist() == [[3, 30], [5, 50]]
+    assert seconds[2].tolist() == [device.seconds(["op"], np.array([7.0]), np.zeros(1))[0] for device in two().devices]
+    left_out = DataflowGraph.build(flops=[0, 0], ids=["a", "b"], seconds={"A": [4, NAN]})
+    with pytest.raises(PlacementError, match="operation 'b' has neither measured seconds nor FLOPs"):
+        PlacementProblem(left_out, two())
     mixed = DataflowGraph.build(flops=[0, 0], seconds={"CPU": [6, NAN], "A": [NAN, 2]})
     assert PlacementProblem(mixed, two()).compute_s.tolist() == [[6, 6], [2, 20]]
 

@@ -338,7 +338,9 @@ def test_factories_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "own_models.py").write_text(
         "import torch\n"
         "def small():\n    return torch.nn.Linear(4, 2), (torch.zeros(3, 4),)\n"
-        "def alone():\n    return torch.nn.Linear(4, 2)\n"
+        "class Table(torch.nn.Module):\n    def forward(self):\n        return torch.ones(2)\n"
+        "def alone():\n    return Table()\n"
+        "def hungry():\n    return torch.nn.Linear(4, 2)\n"
         "def broken():\n    return 1 / 0\n"
         "def wrong():\n    return 5\n"
         "number = 3\n"
@@ -354,6 +356,8 @@ def test_factories_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name, message in {
         "own_models": "not of the form",
         "own_models:smal": "did you mean 'small'",
+        "own_models:hungry": "missing a required argument: 'input'.; return .module, args.",
+        "own_models.py:small": "give its module, own_models:small",
         "own_models:broken": "the factory failed .ZeroDivisionError",
         "own_models:wrong": "returned a int",
         "own_models:number": "expected a function",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     import torch
     from torch._ops import OpOverload
 
-FREE = ("copy", "create", "gather", "other")
+FREE = ("copy", "create", "gather")
 """Kinds that move data and compute nothing."""
 
 READS_ROWS = ("embedding", "index", "index_select", "gather")
@@ -34,7 +35,8 @@ def flops_of(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
     """FLOPs of a call.
 
     torch's own formula where it has one, else the larger of the elements read and written, none for
-    kinds that only move data.
+    kinds that only move data. For operators of no known kind that estimate may be far too low, and a
+    warning names them.
 
     Args:
         args, kwargs: the call's arguments; tensors may be fake.
@@ -50,8 +52,15 @@ def flops_of(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
         query, key, value = (tuple(tensor.shape) for tensor in args[:3])
         count: Any = sdpa_flop_count
         return float(count(query, _repeat_heads(key, query), _repeat_heads(value, query)))
-    if kind_of(operator) in FREE:
+    kind = kind_of(operator)
+    if kind in FREE:
         return 0.0
+    if kind == "other":
+        warnings.warn(
+            f"no FLOP formula is known for {packet_name(operator)}; it is priced at one FLOP per element, which is too "
+            "low for recurrent layers and linear algebra. Measured seconds in the graph would win over it.",
+            stacklevel=2,
+        )
     return float(max((tensor.numel() for tensor in [*tensors([args, kwargs]), *tensors(result)]), default=0))
 
 

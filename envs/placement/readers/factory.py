@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,10 @@ def load_factory(name: str) -> tuple[torch.nn.Module, tuple[Any, ...]]:
     except ImportError as error:
         raise MissingExtraError("A module needs torch; install hadoppler[torch].") from error
     place, _, attribute = name.partition(":")
+    if place.endswith(".py"):
+        raise GraphError(
+            f"The model {name!r} names a file; give its module, {place[:-3].replace('/', '.')}:{attribute}."
+        )
     if not place or not attribute:
         raise GraphError(f"The model {name!r} is not of the form 'package.module:factory'.")
     with _current_folder():
@@ -49,6 +54,13 @@ def load_factory(name: str) -> tuple[torch.nn.Module, tuple[Any, ...]]:
             f"{name}: the factory returned {_describe(made)}; expected (module, args) with a torch.nn.Module and a "
             "tuple of arguments."
         )
+    try:
+        inspect.signature(module.forward).bind(*args)
+    except TypeError as error:
+        raise GraphError(
+            f"{name}: the module's forward cannot be called with the {len(args)} example arguments that the factory "
+            f"returned ({error}); return (module, args) that fit."
+        ) from error
     return module, tuple(args)
 
 

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ...errors import UnknownNameError
+from ...errors import GraphError, UnknownNameError
 from ..graph import DataflowGraph
 from .chainmm import chainmm
 from .ffnn import ffnn
@@ -83,5 +83,8 @@ def make_graph(name: str, *, costs: str = "real", **options: Any) -> DataflowGra
             raise UnknownNameError(f"{name} has no option {option!r}; use one of {', '.join(known)}.")
     if costs not in ("real", "published"):
         raise UnknownNameError(f"{name}: costs is {costs!r}; expected real or published.")
+    for option, value in options.items():
+        if option != "seed" and isinstance(value, int) and not isinstance(value, bool) and value < 1:
+            raise GraphError(f"{name}: {option} is {value}; expected a whole number from 1 up.")
     graph = builder(**options)
     return published_costs(graph) if costs == "published" else graph

@@ -191,8 +191,8 @@ def measure(name: str, contention: str, batch: int, rival_batch: int) -> dict[st
     problem = PlacementProblem.raw(make_graph(name, costs="published"), 4, contention=contention)
     rows = np.random.default_rng(0).integers(0, 4, (batch, problem.n))
     ours = makespans(problem, rows[:100], threads=1)  # compiles
-    cpu, wall = rate_of(lambda: makespans(problem, rows, threads=1), batch)
-    _, wall_two = rate_of(lambda: makespans(problem, rows, threads=2), batch)
+    cpu, wall = rate_of(lambda: makespans(problem, rows, threads=1), batch, 10)
+    _, wall_two = rate_of(lambda: makespans(problem, rows, threads=2), batch, 10)
     row: dict[str, Any] = {"graph": name, "contention": contention, "ours_per_cpu_s": cpu}
     for style, model in (("process", simulate_with_processes), ("callback", simulate_with_callbacks)):
         samples = rows[:rival_batch].tolist()

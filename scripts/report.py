@@ -139,7 +139,7 @@ def _print_stand_ins(console: Console, problem: PlacementProblem) -> None:
     others = sorted({device.kind for device in problem.topology.devices} - set(measured))
     if measured and others:
         console.print(
-            f"Measured on {', '.join(measured)}; for {', '.join(others)}, operations without FLOPs are scaled from that.",
+            f"Measured on {', '.join(measured)}; scaled from that for {', '.join(others)} where there are no FLOPs.",
             highlight=False,
             markup=False,
         )

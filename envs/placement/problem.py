@@ -241,8 +241,8 @@ class PlacementProblem:
             )
         if not np.issubdtype(array.dtype, np.integer):
             raise PlacementError(f"{self.graph.title}: device numbers must be integers, found {array.dtype}.")
-        outside = (array < 0) | (array >= self.d)
-        if outside.any():
+        if array.size and (array.min() < 0 or array.max() >= self.d):
+            outside = (array < 0) | (array >= self.d)
             where = np.unravel_index(int(np.argmax(outside)), array.shape)
             raise PlacementError(
                 f"{self.graph.title}: operation {self.graph.ids[where[-1]]!r} is on device {array[where]}; "

@@ -254,7 +254,7 @@ def seconds_of(run, repeats=3):
 
 
 def test_many_times_the_steps_of_a_single_environment():
-    """About 85 times on a quiet machine with 64 episodes; a third of it suffices here."""
+    """About 65 times on a quiet machine with 64 episodes; a third of it suffices here."""
     single, vector = gym.make(NAME), make(64, observation="lean")
     single.reset(seed=0)
     vector.reset(seed=0)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from .envs.registration import register_environments
 
 if TYPE_CHECKING:
+    from .envs.cluster import Scheduler
     from .envs.placement import Placement, PlacementProblem
 
 register_environments()
 
 __version__ = "0.1.0"
-__all__ = ["PLACEMENTS", "__version__", "place"]
+__all__ = ["PLACEMENTS", "__version__", "make_scheduler", "place"]
 
 PLACEMENTS: dict[str, str] = {
     "single_device": "hadoppler.baselines.placement.simple:single_device",
@@ -56,3 +57,15 @@ def place(method: str, problem: PlacementProblem, *, seed: int = 0, order: str =
     from .baselines.placement.registry import run_method
 
     return run_method(method, problem, PLACEMENTS, seed=seed, order=order, options=options)
+
+
+def make_scheduler(name: str, **options: Any) -> Scheduler:
+    """Make a cluster scheduler by name, such as ``make_scheduler("gavel", objective="max_min")``.
+
+    Raises:
+        UnknownNameError: no scheduler has this name, or it has no such option.
+        MissingExtraError: the scheduler needs a package that is not installed.
+    """
+    from .baselines.cluster.registry import find_scheduler
+
+    return find_scheduler(name, options)

@@ -6,18 +6,16 @@ import inspect
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
-from importlib import import_module
-from importlib.metadata import entry_points
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from ...envs.errors import MemoryLimitError, MissingExtraError, PlacementError, UnknownNameError
+from ...envs.errors import MemoryLimitError, PlacementError, UnknownNameError
 from ...envs.placement import Placement, PlacementProblem
 from ...envs.placement.placement import is_topological
 from ...envs.placement.simulator import Order
+from ..registry import find_by_name
 
 Method = Callable[..., Placement]
 
@@ -29,29 +27,7 @@ def find_method(name: str, table: Mapping[str, str]) -> Method:
         UnknownNameError: nobody offers the name; the valid ones are listed.
         MissingExtraError: its module needs a package that is not installed.
     """
-    if name in table:
-        module, _, attribute = table[name].partition(":")
-        try:
-            return cast(Method, getattr(import_module(module), attribute))
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith("hadoppler"):
-                raise
-            raise MissingExtraError(
-                f"the method {name!r} needs the package {error.name!r}; install it with pip install 'hadoppler[all]'."
-            ) from error
-    offered = {entry.name: entry for entry in entry_points(group="hadoppler.placements")}
-    if name in offered:
-        try:
-            return cast(Method, offered[name].load())
-        except (ImportError, AttributeError) as error:
-            raise MissingExtraError(
-                f"the method {name!r} of another package cannot be loaded from {offered[name].value} ({error}); "
-                "install or mend that package."
-            ) from error
-    valid = [*table, *offered]
-    near = get_close_matches(name, valid, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise UnknownNameError(f"no placement method is called {name!r}{hint}; choose one of {', '.join(valid)}.")
+    return cast(Method, find_by_name(name, table, "hadoppler.placements", "placement method"))
 
 
 def run_method(

@@ -129,7 +129,7 @@ def advance(problem, scales, state, operations, devices, active, replace, illega
         _place(problem, scales, state, b, v, device)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def is_legal(scales, state, b, v, device):  # type: ignore[no-untyped-def]
     """Whether v is a candidate of episode b and may use the device."""
     n, d = scales.allowed.shape
@@ -151,7 +151,7 @@ def legal_action(scales, state, b, v, device):  # type: ignore[no-untyped-def]
     return v, device
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _place(problem, scales, state, b, v, device):  # type: ignore[no-untyped-def]
     begin = state.free[b, device]
     for entry in range(problem.in_ptr[v], problem.in_ptr[v + 1]):
@@ -184,7 +184,7 @@ def _place(problem, scales, state, b, v, device):  # type: ignore[no-untyped-def
     state.ready_ptr[b, state.steps[b] + 1] = count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _add_candidate(state, b, v, rank):  # type: ignore[no-untyped-def]
     """v becomes a candidate, the one number ``rank`` of its episode."""
     state.ready[b, rank] = v
@@ -193,7 +193,7 @@ def _add_candidate(state, b, v, rank):  # type: ignore[no-untyped-def]
     state.candidates[b] += 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _remove_candidate(state, b, v):  # type: ignore[no-untyped-def]
     state.candidates[b] -= 1
     last = state.candidate[b, state.candidates[b]]

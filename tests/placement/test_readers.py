@@ -186,6 +186,7 @@ def test_dnn_partitioning_graph(tmp_path: Path) -> None:
     ("where", "key", "value", "message"),
     [
         ("nodes", "cpuLatency", "fast", "node 0 has cpuLatency 'fast', expected a number"),
+        ("nodes", "cpuLatency", float("nan"), "node 0 has cpuLatency nan, expected a number"),
         ("nodes", "id", None, "node 0 has id None"),
         ("nodes", "colour", 1, "unknown key 'colour'"),
         ("edges", "cost", None, "edge 0 has cost None"),

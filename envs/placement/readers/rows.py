@@ -85,7 +85,7 @@ class Row:
     def number(self, key: str, default: float | None = None) -> float:
         """A number; ``None`` as default makes the key needed."""
         value = self.need(key) if default is None else self.values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
             raise self.wrong(key, "a number")
         try:
             return float(value)

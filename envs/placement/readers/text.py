@@ -63,7 +63,9 @@ def _whole(cell: str, source: str, line: int) -> int:
     try:
         value = int(cell)
     except ValueError:
-        raise GraphError(f"{source}: line {line} has {_shown(cell)}, expected a whole number; commas separate them.") from None
+        raise GraphError(
+            f"{source}: line {line} has {_shown(cell)}, expected a whole number; commas separate them."
+        ) from None
     if value < 0:
         raise GraphError(f"{source}: line {line} has {value}, expected a whole number from 0.")
     return value

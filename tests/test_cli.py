@@ -656,3 +656,40 @@ def test_seeds_of_place_are_whole_numbers(seed: Any) -> None:
     with pytest.raises(ValueError, match=re.escape(f"seed is {seed!r}; expected a whole number")):
         place("heft", problem, seed=seed)
     assert place("heft", problem, seed=np.int64(3)).seed == 3  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["graph=chain", "model=own:factory"], "add graph=module"),
+        (["graph=module", "model=own:factory", "graph.training=maybe"], "graph.training is 'maybe'; expected true"),
+        (["topology=uniform", "topology.devices=3", "topology.speeds=[1,1]"], "2 speeds are given for 3 devices"),
+        (["topology=devices.yaml"], "topology=file topology.path=devices.yaml"),
+        (["graph=chainmm", "graph.size=0"], "chainmm: size is 0; expected a whole number from 1 up"),
+        (["method=[annealing]", "method.annealing.seconds=nan"], "seconds is nan; expected a number above 0"),
+    ],
+)
+def test_settings_that_would_be_ignored_are_refused(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert place_command.main(arguments) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not run_folders(tmp_path)
+
+
+def test_a_method_that_fails_costs_only_its_own_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "boom.py").write_text("def place(problem, *, rng, execution):\n    raise RuntimeError('boom')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(PLACEMENTS, "boom", "boom:place")
+    assert place_command.main(["graph=chain", "method=[heft]", "+method.boom={}", "pictures=false"]) == 2
+    (folder,) = run_folders(tmp_path)
+    results = read(folder / "results.json")
+    assert [row["method"] for row in results["rows"]] == ["heft"]
+    assert "RuntimeError: boom" in results["failed"]["boom"]
+    assert "Traceback" in (folder / "boom.traceback.txt").read_text()

@@ -300,3 +300,10 @@ def test_pins_layers_and_files(tmp_path: Any) -> None:
     assert back.kernels == tiled.kernels
     inputs = module_inputs(tiled, module, (x,))
     torch.testing.assert_close(join_tiles(run(back, inputs))["output_0"], module(x).detach())
+
+
+def test_cuts_of_unknown_kinds_are_refused_and_titles_are_true() -> None:
+    graph = from_module(nn.Linear(4, 4), (torch.zeros(2, 4),), title="small")
+    with pytest.raises(GraphError, match="cuts names 'matmull'; expected input, default"):
+        tile(graph, {"matmull": 2})
+    assert tile(graph, 10**6).title == "small", "nothing was cut"

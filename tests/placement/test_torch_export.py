@@ -368,3 +368,13 @@ def test_factories_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(GraphError, match=message):
             load_factory(name)
     assert sys.path == before
+
+
+def test_operators_without_a_formula_are_priced_and_named() -> None:
+    class Spectrum(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fft.fft(x).abs()
+
+    with pytest.warns(UserWarning, match="no FLOP formula is known for _fft"):
+        graph = from_module(Spectrum(), (torch.zeros(4, 8),))
+    assert (graph.flops > 0).all()

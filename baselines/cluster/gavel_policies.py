@@ -161,7 +161,9 @@ class MaxSumThroughput(Policy):
     def divide(self, view: ClusterView) -> Floats:
         """Shares by the policy's program."""
         rates = self.believed_rates(view)
-        share, _ = self._solve(view, rates, np.zeros(len(view)), rates / 100.0)
+        # the program must look the same in any unit of time: its largest cost lies between 4 and 8
+        worth = 8.0 * rates / 2.0 ** np.ceil(np.log2(max(float(rates.max(initial=0.0)), 1e-300)))
+        share, _ = self._solve(view, rates, np.zeros(len(view)), worth)
         return self._per_type(view, share_alike(view, share))
 
 

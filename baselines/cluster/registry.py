@@ -17,6 +17,7 @@ SCHEDULERS: dict[str, str] = {
     "random": "hadoppler.baselines.cluster.random_scheduler:RandomScheduler",
     "gavel": "hadoppler.baselines.cluster.gavel:gavel",
     "replay": "hadoppler.baselines.cluster.replay:replay",
+    "hadar": "hadoppler.baselines.cluster.hadar:Hadar",
 }
 """Schedulers: name -> ``module:class or function`` that makes one from its options. Other packages add
 theirs through the entry point group ``hadoppler.schedulers``."""

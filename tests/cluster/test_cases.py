@@ -19,6 +19,7 @@ ALL = [
     ("yarn_cs", {}),
     ("tiresias", {}),
     ("srtf", {}),
+    ("hadar", {}),
     ("random", {}),
     *[("gavel", {"objective": objective, "aware": aware}) for objective in POLICIES for aware in (True, False)],
 ]

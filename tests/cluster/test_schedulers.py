@@ -28,6 +28,7 @@ ALL = [
     ("yarn_cs", {}),
     ("tiresias", {"threshold_gpu_s": 200.0}),
     ("srtf", {}),
+    ("hadar", {}),
     ("random", {}),
     ("gavel", {"objective": "max_min"}),
     ("gavel", {"objective": "makespan"}),

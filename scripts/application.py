@@ -132,8 +132,12 @@ def one_sentence(error: Exception, name: str, arguments: Sequence[str] = ()) -> 
 
 def _other_way(group: str, choice: str) -> str:
     """How to give what looks like a file, or another package's method."""
-    if group in ("graph", "topology") and "." in choice:
+    if group in ("graph", "topology", "cluster") and "." in choice:
         return f"; a file is given as {group}=file {group}.path={choice}"
+    if group == "workload" and "." in choice:
+        return f"; a file is given as workload=trace workload.path={choice}"
+    if group == "scheduler" and choice in {entry.name for entry in entry_points(group="hadoppler.schedulers")}:
+        return f"; a scheduler of another package is added as +scheduler.{choice}={{}}"
     if group == "method" and choice in {entry.name for entry in entry_points(group="hadoppler.placements")}:
         return f"; a method of another package is added as +method.{choice}={{}}"
     return ""

@@ -9,6 +9,7 @@ from importlib import import_module
 
 COMMANDS = {
     "place": "place the operations of a graph on devices and compare methods",
+    "simulate": "run jobs on a cluster of unequal GPUs and compare schedulers",
     "demo": "place two graphs with ten methods and draw the best, in a minute or two",
 }
 

@@ -58,7 +58,7 @@ def write_run_record(folder: Path, config: DictConfig) -> None:
         {
             "command": sys.argv,
             "config": OmegaConf.to_container(config, resolve=True),
-            "seed": config.seed,
+            "seed": config.seeds if "seeds" in config else config.seed,
             "python": platform.python_version(),
             "machine": platform.platform(),
             "versions": versions,
@@ -80,9 +80,9 @@ def _git_state() -> dict[str, Any] | None:
 
 
 def write_results(
-    folder: Path, config: DictConfig, rows: Sequence[Mapping[str, Any]], failures: Mapping[str, str]
+    folder: Path, config: DictConfig, rows: Sequence[Mapping[str, Any]], failures: Mapping[str, str], **more: Any
 ) -> None:
-    """``results.json``: the printed table in full precision, and what failed and why."""
+    """``results.json``: the printed table in full precision, what failed and why, and ``more`` of a command's own."""
     write_json(
         folder / "results.json",
         {
@@ -90,6 +90,7 @@ def write_results(
             "config": OmegaConf.to_container(config, resolve=True),
             "rows": list(rows),
             "failed": dict(failures),
+            **more,
         },
     )
 

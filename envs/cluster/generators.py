@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def make_workload(
     jobs: int | None = None,
     seed: int = 0,
     per_hour: float | None = None,
-    throughputs: ThroughputTable | None = None,
+    throughputs: ThroughputTable | str | Path | None = None,
     **options: Any,
 ) -> Workload:
     """Draw a workload by name.
@@ -38,7 +39,7 @@ def make_workload(
         jobs: how many; by default 480, 120, 120 and 5.
         seed: of all draws.
         per_hour: mean arrivals an hour of a Poisson process that starts with a job at 0; None: all at 0.
-        throughputs: a table; by default Gavel's measurements.
+        throughputs: a table, or its file; by default Gavel's measurements.
         options: the generator's own.
 
     Raises:
@@ -59,7 +60,7 @@ def make_workload(
     if per_hour is not None and not per_hour > 0:
         raise TraceError(f"per_hour is {per_hour}; expected a number above 0, or none for arrivals at 0.")
     rng = np.random.default_rng(seed)
-    table = throughputs or ThroughputTable.default()
+    table = ThroughputTable.find(throughputs)
     drawn = make(count, rng, table, **options)
     arrival = np.zeros(count)
     if per_hour is not None:

@@ -20,11 +20,12 @@ def summarise(result: ClusterResult) -> dict[str, Any]:
 
     ``ttd_s``: total time duration, last finish - first arrival. ``mean_jct_s``, ``median_jct_s``,
     ``p99_jct_s``: job completion times. ``queueing_s``: mean of first start - arrival, ``max_queueing_s``
-    its largest. ``waiting_s``: mean completion time without running time. ``ftf``: mean finish-time
-    fairness (completion / isolated time; below 1 is better than an equal share), ``max_ftf`` its
-    worst. ``gru``: GPU-seconds held / (GPUs x TTD). ``cru``: node-seconds in use / (nodes x TTD), over
-    nodes with GPUs. ``gru_work``, ``cru_work``: without restarts and consolidations. ``restarts``:
-    starts on new GPUs. ``finished``, ``left_out``: jobs. ``decision_s``: wall seconds of the scheduler.
+    its largest. ``waiting_s``: mean completion time without running time, ``max_waiting_s`` its
+    largest. ``ftf``: mean finish-time fairness (completion / isolated time; below 1 is better than an
+    equal share), ``max_ftf`` its worst. ``gru``: GPU-seconds held / (GPUs x TTD). ``cru``: node-seconds
+    in use / (nodes x TTD), over nodes with GPUs. ``gru_work``, ``cru_work``: without restarts and
+    consolidations. ``restarts``: starts on new GPUs. ``finished``, ``left_out``: jobs.
+    ``decision_s``: wall seconds of the scheduler.
     """
     jobs = result.jobs
     done = jobs.finished
@@ -51,6 +52,7 @@ def summarise(result: ClusterResult) -> dict[str, Any]:
         "queueing_s": float(queueing.mean()),
         "max_queueing_s": float(queueing.max()),
         "waiting_s": float(jobs.waiting[done].mean()),
+        "max_waiting_s": float(jobs.waiting[done].max()),
         "ftf": float(ftf.mean()),
         "max_ftf": float(ftf.max()),
         "gru": float(jobs.gpu_s.sum() / gpu_s),

@@ -68,6 +68,13 @@ class ThroughputTable:
         return _bundled("throughputs_physical.csv" if physical else "throughputs.csv")
 
     @classmethod
+    def find(cls, throughputs: ThroughputTable | str | Path | None) -> ThroughputTable:
+        """The table itself, the one in a file (``read``), or the default one for None."""
+        if throughputs is None:
+            return cls.default()
+        return throughputs if isinstance(throughputs, ThroughputTable) else cls.read(throughputs)
+
+    @classmethod
     def build(cls, entries: Iterable[tuple[str, int, str, float, float]], source: str = "") -> ThroughputTable:
         """Build a table from (kind, workers, GPU type, steps/s, spread steps/s or NaN)."""
         found = list(entries)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 
 from ...errors import TraceError, UnknownNameError
-from ..throughput import ThroughputTable
+from ..throughput import DATA, ThroughputTable
 from ..workload import Workload
 from . import gavel, helios, own_csv, pai, philly, slurm
 from .rows import TraceRows, find_zone
@@ -28,6 +29,18 @@ FORMATS: dict[str, tuple[Reader, str]] = {
 are in US Pacific time. Helios names none either (our choice: where it was recorded). Times of Gavel
 and PAI are seconds."""
 
+SAMPLES = {
+    "gavel": "gavel.trace",
+    "gavel_7_columns": "gavel_7_columns.trace",
+    "philly": "philly_cluster_job_log.json",
+    "philly_csv": "philly.csv",
+    "helios": "helios_cluster_log.csv",
+    "pai": "pai_task_table.csv",
+    "slurm": "sacct.txt",
+    "csv": "own.csv",
+}
+"""Small traces written by hand in every format, by name."""
+
 
 def read_workload(
     path: str | Path,
@@ -43,7 +56,8 @@ def read_workload(
     Args:
         path: Gavel (10 or 7 columns), Philly's ``cluster_job_log`` or the CSV derived from it,
             Helios' ``cluster_log.csv``, Alibaba's ``pai_task_table``, ``sacct --parsable2``, or a CSV
-            of one's own (columns: ``own_csv``). The format is found from the content.
+            of one's own (columns: ``own_csv``). The format is found from the content. ``sample:NAME``
+            is a small bundled one (``SAMPLES``).
         throughputs: a table, or its file; by default Gavel's measurements.
         format: one of ``FORMATS``, if the detection should be overruled.
         timezone: IANA name of the zone of clock times; by default the format's.
@@ -55,10 +69,8 @@ def read_workload(
         TraceError: the file cannot be read, has an unknown format or no usable row.
         ThroughputError: the throughput file is not usable.
     """
-    path = Path(path)
-    if throughputs is None:
-        throughputs = ThroughputTable.default()
-    table = throughputs if isinstance(throughputs, ThroughputTable) else ThroughputTable.read(throughputs)
+    path = find_sample(str(path)) if str(path).startswith("sample:") else Path(path)
+    table = ThroughputTable.find(throughputs)
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -71,6 +83,20 @@ def read_workload(
         raise TraceError(f"model is {model!r}, which the throughput table lacks; it has {', '.join(table.kinds[:6])}.")
     rows = TraceRows(path, table, np.random.default_rng(seed), model, find_zone(timezone or zone))
     return reader(rows, lines)
+
+
+def find_sample(name: str) -> Path:
+    """The bundled trace called ``sample:NAME``.
+
+    Raises:
+        UnknownNameError: there is none of this name.
+    """
+    sample = name.removeprefix("sample:")
+    if sample not in SAMPLES:
+        near = get_close_matches(sample, SAMPLES, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        raise UnknownNameError(f"no sample trace is called {sample!r}{hint}; choose one of {', '.join(SAMPLES)}.")
+    return DATA / "samples" / SAMPLES[sample]
 
 
 def detect_format(path: Path, lines: list[str]) -> str:

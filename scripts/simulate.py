@@ -1,0 +1,268 @@
+"""``hadoppler simulate``: workload x cluster x schedulers -> a table, pictures, ``jobs.csv``, ``rounds.csv``."""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import MISSING, DictConfig, OmegaConf
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from hadoppler.envs.errors import HadopplerError
+from hadoppler.scripts.application import CommandError, instantiate, launch
+from hadoppler.scripts.report import write_results, write_run_record
+
+if TYPE_CHECKING:
+    from hadoppler.envs.cluster import Cluster, NodeEvent, Workload
+    from hadoppler.scripts.simulation_runs import Choice, Outcome, Task
+
+
+@dataclass
+class Failures:
+    """Failures of nodes, drawn from the seed; ``draw_failures`` tells their law."""
+
+    mean_between_s: float | None = None
+    repair_s: float = 3600.0
+    until_s: float | None = None
+
+
+@dataclass
+class SimulateConfig:
+    """Schema of ``hadoppler simulate``."""
+
+    workload: dict[str, Any] = MISSING
+    cluster: dict[str, Any] = MISSING
+    scheduler: dict[str, Any] = field(default_factory=dict)
+    seeds: Any = 0
+    round_s: float = 360.0
+    restart_s: float = 10.0
+    early_refill: bool = False
+    mixed_rate: str = "proportional"
+    consolidation_s: float = 15.0
+    mechanism: str | None = None
+    failures: Failures = field(default_factory=Failures)
+    reference: str | None = None
+    explain: bool = False
+    max_rounds: int | None = None
+    processes: int = 1
+    rounds: bool = True
+    pictures: bool = True
+
+
+RULES = ("round_s", "restart_s", "early_refill", "mixed_rate", "consolidation_s", "mechanism", "explain", "max_rounds")
+"""Settings that are arguments of ``simulate``."""
+
+ConfigStore.instance().store(name="simulate_schema", node=SimulateConfig, provider="hadoppler")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    return launch("simulate", run, sys.argv[1:] if arguments is None else arguments)
+
+
+def run(config: DictConfig) -> list[dict[str, Any]]:
+    """Simulate every chosen scheduler with every seed; returns the rows of ``results.json``."""
+    from hadoppler.scripts.simulation_report import print_remarks, print_table, summarise
+
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    console = Console()
+    check_numbers(config)
+    seeds, choices = chosen_seeds(config), chosen_schedulers(config)
+    reference = chosen_reference(config, choices)
+    worlds = {seed: build_world(config, seed) for seed in seeds}
+    write_run_record(folder, config)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".parts-") as parts:
+        outcomes = run_tasks(console, make_tasks(config, choices, worlds, Path(parts)), config.processes)
+        rows = [outcome.row for _, outcome in outcomes if outcome.row]
+        if not rows:
+            reasons = dict.fromkeys(outcome.failure for _, outcome in outcomes)
+            raise CommandError("no scheduler gave a result: " + " ".join(reasons))
+        written = write_tables(folder, config, outcomes)
+    lines = summarise(rows, reference)
+    workload = worlds[seeds[0]][0]
+    failures, defects = write_failures(folder, outcomes)
+    rejected = [asdict(row) for row in workload.rejected]
+    write_results(folder, config, rows, failures, summary=lines, rejected=rejected, notes=list(workload.notes))
+    print_table(console, [world[:2] for world in worlds.values()], lines)
+    print_remarks(console, workload, outcomes)
+    for path in written:
+        console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+    if defects:
+        raise CommandError(f"the runs that failed: {', '.join(defects)}; the others' results are complete.")
+    return rows
+
+
+def check_numbers(config: DictConfig) -> None:
+    """Refuse settings that no other part would refuse with a name that the user gave."""
+    from hadoppler.envs.cluster import SimulationRules
+
+    if config.processes < 1:
+        raise CommandError(f"processes is {config.processes}; expected a whole number from 1 up.")
+    if config.max_rounds is not None and config.max_rounds < 1:
+        raise CommandError(f"max_rounds is {config.max_rounds}; expected a whole number from 1 up, or null.")
+    if config.mechanism not in (None, "gavel"):
+        raise CommandError(f"mechanism is {config.mechanism!r}; expected gavel or null.")
+    SimulationRules(config.round_s, config.restart_s, config.early_refill, config.mixed_rate, config.consolidation_s)
+    for name in ("mean_between_s", "repair_s", "until_s"):
+        value = config.failures[name]
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise CommandError(f"failures.{name} is {value}; expected seconds above 0.")
+    if config.failures.mean_between_s is not None and config.mechanism is not None:
+        raise CommandError("mechanism=gavel knows no failures; leave failures.mean_between_s or mechanism out.")
+
+
+def chosen_seeds(config: DictConfig) -> list[int]:
+    """The seeds, each once.
+
+    Raises:
+        CommandError: they are no whole numbers from 0 up.
+    """
+    given = config.seeds if OmegaConf.is_list(config.seeds) else [config.seeds]
+    if not given or any(isinstance(seed, bool) or not isinstance(seed, int) or seed < 0 for seed in given):
+        raise CommandError(f"seeds is {config.seeds}; expected whole numbers from 0 up, such as seeds=[0,1,2].")
+    return list(dict.fromkeys(given))
+
+
+def chosen_schedulers(config: DictConfig) -> list[Choice]:
+    """Every chosen row of the table, checked before any of them runs.
+
+    Raises:
+        HadopplerError: none is chosen, or a scheduler or an option does not exist.
+    """
+    from hadoppler.baselines.cluster.registry import SCHEDULERS
+    from hadoppler.scripts.simulation_runs import Choice
+
+    if not config.scheduler:
+        raise CommandError(f"no scheduler is chosen; give scheduler=[...] with some of {', '.join(SCHEDULERS)}.")
+    choices = []
+    chosen: Any = OmegaConf.to_container(config.scheduler, resolve=True)
+    for row, values in chosen.items():
+        if not isinstance(values, dict | None):
+            raise CommandError(f"scheduler.{row} is {values!r}; expected its options, {{}} for none.")
+        options = {str(key): value for key, value in (values or {}).items()}
+        choice = Choice(str(row), str(options.pop("name", row)), options)
+        try:
+            scheduler = choice.make()
+        except HadopplerError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise CommandError(f"scheduler.{row} cannot take {options} ({error}).") from error
+        if config.mechanism is not None and not hasattr(scheduler, "policy"):
+            raise CommandError(f"mechanism=gavel runs gavel and replay, and scheduler.{row} is neither; leave it out.")
+        choices.append(choice)
+    return choices
+
+
+def chosen_reference(config: DictConfig, choices: Sequence[Choice]) -> str:
+    """The row that ratios refer to."""
+    rows = [choice.row for choice in choices]
+    if config.reference is None:
+        return next((choice.row for choice in choices if choice.name == "gavel"), rows[0])
+    if config.reference not in rows:
+        raise CommandError(f"reference is {config.reference!r}; expected one of the schedulers {', '.join(rows)}.")
+    return str(config.reference)
+
+
+World = tuple["Workload", "Cluster", "list[NodeEvent]"]
+
+
+def build_world(config: DictConfig, seed: int) -> World:
+    """Jobs, cluster and failures of a seed; what cannot be simulated together is refused."""
+    from hadoppler.envs.cluster import draw_failures
+
+    workload: Workload = instantiate(config.workload, seed=seed)
+    cluster: Cluster = instantiate(config.cluster)
+    rates, _ = workload.rates(cluster)
+    law = config.failures
+    if law.mean_between_s is None:
+        return workload, cluster, []
+    with np.errstate(divide="ignore"):
+        alone = workload.steps / rates.max(axis=1)
+    until = float(workload.arrival[-1] + alone[np.isfinite(alone)].sum()) if law.until_s is None else law.until_s
+    rng = np.random.default_rng((seed, 1))  # not the schedulers' own draws
+    spaced = {"mean_between_s": law.mean_between_s, "repair_s": law.repair_s}
+    return workload, cluster, draw_failures(cluster, until_s=until, rng=rng, **spaced)
+
+
+def make_tasks(config: DictConfig, choices: Sequence[Choice], worlds: Mapping[int, World], parts: Path) -> list[Task]:
+    """One run per seed and scheduler; pictures show the first seed."""
+    from hadoppler.scripts.simulation_runs import Task
+
+    rules = {name: config[name] for name in RULES}
+    first = next(iter(worlds))
+    return [
+        Task(
+            choice,
+            seed,
+            workload,
+            cluster,
+            failures,
+            rules,
+            parts,
+            rounds=config.rounds or (config.pictures and seed == first),
+            lanes=config.pictures and seed == first,
+        )
+        for choice in choices
+        for seed, (workload, cluster, failures) in worlds.items()
+    ]
+
+
+def run_tasks(console: Console, tasks: Sequence[Task], processes: int) -> list[tuple[Task, Outcome]]:
+    """Run all, with a bar and the time that is left; outcomes in the order of the tasks."""
+    from hadoppler.scripts.simulation_runs import run_all
+
+    found: dict[int, Outcome] = {}
+    places = {(task.choice.row, task.seed): number for number, task in enumerate(tasks)}
+    bar = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*bar, TextColumn("left"), TimeRemainingColumn(), console=console, transient=True) as progress:
+        shown = progress.add_task("simulating", total=len(tasks))
+        for task, outcome in run_all(tasks, processes):
+            found[places[task.choice.row, task.seed]] = outcome
+            progress.update(shown, advance=1, description=f"{task.choice.row}, seed {task.seed} done")
+    return [(task, found[number]) for number, task in enumerate(tasks)]
+
+
+def write_tables(folder: Path, config: DictConfig, outcomes: Sequence[tuple[Task, Outcome]]) -> list[Path]:
+    """``jobs.csv``, ``rounds.csv``, ``rejected.csv``; their paths."""
+    from hadoppler.scripts.simulation_runs import join_parts, write_table
+
+    done = [task for task, outcome in outcomes if outcome.row]
+    written = [folder / "jobs.csv"]
+    join_parts(written[0], [task.part("jobs") for task in done])
+    if config.rounds:
+        written.append(folder / "rounds.csv")
+        join_parts(written[-1], [task.part("rounds") for task in done])
+    if done[0].workload.rejected:
+        part = done[0].folder / "rejected.csv"
+        write_table(part, (asdict(row) for row in done[0].workload.rejected))
+        written.append(folder / "rejected.csv")
+        join_parts(written[-1], [part])
+    return written
+
+
+def write_failures(folder: Path, outcomes: Sequence[tuple[Task, Outcome]]) -> tuple[dict[str, str], list[str]]:
+    """Run -> why it failed, and the runs whose failure is a defect; its traceback is kept in a file."""
+    failures, defects = {}, []
+    for task, outcome in outcomes:
+        if outcome.failure:
+            name = f"{task.choice.row}, seed {task.seed}"
+            failures[name] = outcome.failure
+        if outcome.defect:
+            path = folder / f"{task.choice.row}.{task.seed}.traceback.txt"
+            path.write_text(outcome.defect, encoding="utf-8")
+            failures[name] += f" The traceback is in {path}."
+            defects.append(name)
+    return failures, defects
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,246 @@
+"""Runs of ``hadoppler simulate``: one scheduler with one seed each, one after the other or in several processes."""
+
+from __future__ import annotations
+
+import csv
+import math
+import multiprocessing
+import os
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hadoppler import make_scheduler
+from hadoppler.envs.cluster import Cluster, ClusterResult, NodeEvent, Scheduler, Workload, simulate, ttd_bounds
+from hadoppler.envs.cluster.timeline import Timeline, timeline
+from hadoppler.envs.errors import HadopplerError
+
+METRICS = (
+    "ttd_s",
+    "mean_jct_s",
+    "median_jct_s",
+    "p99_jct_s",
+    "queueing_s",
+    "max_queueing_s",
+    "waiting_s",
+    "max_waiting_s",
+    "ftf",
+    "max_ftf",
+    "gru",
+    "gru_work",
+    "cru",
+    "cru_work",
+    "restarts",
+    "lost_steps",
+    "finished",
+)
+LEFT_OUT = {"cannot_fit": "cannot fit", "refused": "refused", "unfinished": ""}
+"""Key of the count -> how the status of such a job begins; all others are unfinished."""
+ROUND_COLUMNS = ("scheduler", "seed", "decision", "time", "mid_round", "job", "copy", "gpus", "rate", "kept")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One row of the table: a scheduler with its options.
+
+    Attributes:
+        row: what the table calls it.
+        name: what ``make_scheduler`` calls it.
+        options: its own.
+    """
+
+    row: str
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self) -> Scheduler:
+        """A fresh scheduler."""
+        return make_scheduler(self.name, **self.options)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run.
+
+    Attributes:
+        choice: who decides.
+        seed: of the scheduler's random draws; the workload's and the failures' are drawn from it already.
+        workload, cluster, failures: the world.
+        rules: further arguments of ``simulate``.
+        folder: where the run leaves its part of the tables.
+        rounds: whether it keeps its decisions, for ``rounds.csv`` and pictures.
+        lanes: whether it tells who held which GPU, for a picture.
+    """
+
+    choice: Choice
+    seed: int
+    workload: Workload
+    cluster: Cluster
+    failures: Sequence[NodeEvent]
+    rules: Mapping[str, Any]
+    folder: Path
+    rounds: bool = True
+    lanes: bool = False
+
+    def part(self, table: str) -> Path:
+        """File of the run's part of a table."""
+        return self.folder / f"{self.choice.row}.{self.seed}.{table}.csv"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run tells: its row of ``results.json``, or why there is none.
+
+    Attributes:
+        row: figures in full precision.
+        jct: seconds of every finished job.
+        left_out: id -> reason.
+        timeline: what the cluster did; None where no decisions were kept.
+        failure: why it failed, in a sentence.
+        defect: the traceback where that was no refusal.
+    """
+
+    row: dict[str, Any] = field(default_factory=dict)
+    jct: Sequence[float] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    timeline: Timeline | None = None
+    failure: str = ""
+    defect: str = ""
+
+
+def run_all(tasks: Sequence[Task], processes: int = 1) -> Iterator[tuple[Task, Outcome]]:
+    """Run the tasks and give the outcome of each as it comes; what comes does not depend on ``processes``."""
+    if processes <= 1 or len(tasks) <= 1:
+        for task in tasks:
+            yield task, run_one(task)
+        return
+    context = multiprocessing.get_context("spawn")  # a fork would copy the compiled code's threads half
+    with ProcessPoolExecutor(min(processes, len(tasks)), mp_context=context) as pool:
+        running = {pool.submit(run_one, task): task for task in tasks}
+        try:
+            for future in as_completed(running):
+                yield running[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def run_one(task: Task) -> Outcome:
+    """Simulate, write the run's parts of the tables, and sum up."""
+    try:
+        compile_kernels(task)
+        scheduler = task.choice.make()
+        result = simulate(
+            task.workload,
+            task.cluster,
+            scheduler,
+            failures=task.failures,
+            seed=task.seed,
+            log=task.rounds,
+            **task.rules,
+        )
+        write_parts(task, result)
+        row = make_row(task, scheduler, result)
+    except HadopplerError as error:
+        return Outcome(failure=str(error))
+    except Exception as error:  # a defect, perhaps another package's: the other runs' work is kept
+        return Outcome(failure=f"It failed with {type(error).__name__}: {error}.", defect=traceback.format_exc())
+    jobs = result.jobs
+    drawn = timeline(result, lanes=task.lanes) if task.rounds and len(result.rounds) else None
+    return Outcome(row, jobs.jct[jobs.finished].tolist(), result.left_out, drawn)
+
+
+def compile_kernels(task: Task) -> None:
+    """Run one tiny job, so that no scheduler's decision time holds its compilation."""
+    job = replace(task.workload.jobs[0], arrival=0.0, steps=1.0)
+    with suppress(Exception):  # the true run tells what is wrong
+        simulate(replace(task.workload, jobs=(job,)), task.cluster, task.choice.make(), log=False, **task.rules)
+
+
+def make_row(task: Task, scheduler: Scheduler, result: ClusterResult) -> dict[str, Any]:
+    """One row of ``results.json``; times in seconds, NaN for what a run without a finished job lacks."""
+    metrics = result.metrics
+    kind, bound = find_bound(scheduler, result, spread=task.rules.get("mechanism") is None)
+    status = list(result.left_out.values())
+    counts = {key: sum(text.startswith(start) for text in status) for key, start in LEFT_OUT.items() if start}
+    ttd = metrics.get("ttd_s", math.nan)
+    return {
+        "scheduler": task.choice.row,
+        "workload": result.workload.name,
+        "cluster": result.cluster.name,
+        "seed": task.seed,
+        **{key: metrics.get(key, math.nan) for key in METRICS},
+        **counts,
+        "unfinished": len(status) - sum(counts.values()),
+        "rejected_rows": len(task.workload.rejected),
+        "ttd_bound_s": bound,
+        "bound": kind,
+        "ratio_bound": ttd / bound if bound > 0 else math.nan,
+        "decision_s": result.decision_s,
+        "decisions": int(result.extra.get("solves", len(result.rounds))),
+        **{key: result.extra[key] for key in ("makespan_s", "rounds", "utilisation") if key in result.extra},
+    }
+
+
+def find_bound(scheduler: Scheduler, result: ClusterResult, spread: bool) -> tuple[str, float]:
+    """Name and seconds of the tightest bound on TTD that holds for a scheduler, over the jobs that it finished."""
+    done = result.workload.select(result.jobs.finished.nonzero()[0])
+    kind = "forking" if scheduler.forks else "mixing" if scheduler.mixes else "single_type"
+    if not len(done):
+        return kind, math.nan
+    return kind, ttd_bounds(done, result.cluster, mixed_rate=result.mixed_rate, spread=spread, kinds=(kind,))[kind]
+
+
+def write_parts(task: Task, result: ClusterResult) -> None:
+    """The run's rows of ``jobs.csv`` and ``rounds.csv``, each with the columns' names above."""
+    who = {"scheduler": task.choice.row, "seed": task.seed}
+    write_table(task.part("jobs"), ({**who, **row} for row in result.jobs.rows()))
+    if task.rounds:
+        write_table(task.part("rounds"), ({**who, **row} for row in result.rounds.rows(task.workload, task.cluster)))
+
+
+def write_table(path: Path, rows: Iterator[dict[str, Any]], columns: Sequence[str] = ROUND_COLUMNS) -> None:
+    """A CSV with the columns of its first row (reasons differ between schedulers only), or these if it has none."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        first = next(rows, None)
+        writer.writerow(columns if first is None else first)
+        if first is not None:
+            writer.writerow(_cells(first))
+            writer.writerows(map(_cells, rows))
+
+
+def _cells(row: Mapping[str, Any]) -> list[Any]:
+    """Values of a row; undefined numbers are empty."""
+    return ["" if value != value else value for value in row.values()]
+
+
+def join_parts(path: Path, parts: Sequence[Path]) -> None:
+    """One table from several that lie on disk, with all of their columns; it appears whole or not at all."""
+    headers = {}
+    for part in parts:
+        with part.open(newline="", encoding="utf-8") as file:
+            headers[part] = next(csv.reader(file))
+    columns = list(dict.fromkeys(name for header in headers.values() for name in header))
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with scratch.open("w", newline="", encoding="utf-8") as target:
+            writer = csv.writer(target, lineterminator="\n")
+            writer.writerow(columns)
+            for part, header in headers.items():
+                with part.open(newline="", encoding="utf-8") as source:
+                    if header == columns:
+                        source.readline()
+                        target.writelines(source)
+                        continue
+                    where = [header.index(name) if name in header else len(header) for name in columns]
+                    rows = csv.reader(source)
+                    next(rows)
+                    writer.writerows([(*row, "")[column] for column in where] for row in rows)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)

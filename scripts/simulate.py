@@ -87,6 +87,8 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
             reasons = dict.fromkeys(outcome.failure for _, outcome in outcomes)
             raise CommandError("no scheduler gave a result: " + " ".join(reasons))
         written = write_tables(folder, config, outcomes)
+    if config.pictures:
+        written += draw_pictures(folder, outcomes)
     lines = summarise(rows, reference)
     workload = worlds[seeds[0]][0]
     failures, defects = write_failures(folder, outcomes)
@@ -247,6 +249,29 @@ def write_tables(folder: Path, config: DictConfig, outcomes: Sequence[tuple[Task
         written.append(folder / "rejected.csv")
         join_parts(written[-1], [part])
     return written
+
+
+def draw_pictures(folder: Path, outcomes: Sequence[tuple[Task, Outcome]]) -> list[Path]:
+    """Completion times over all seeds; of the first seed, use over time and who ran where; their paths."""
+    from hadoppler.envs.cluster.render import draw_completion_times, draw_nodes, draw_use
+    from hadoppler.envs.pictures import save_figure
+
+    done = [(task, outcome) for task, outcome in outcomes if outcome.row]
+    jct: dict[str, list[float]] = {}
+    for task, outcome in done:
+        jct.setdefault(task.choice.row, []).extend(outcome.jct)
+    workload, cluster = done[0][0].workload, done[0][0].cluster
+    world = f"{workload.name} on {cluster.name}"
+    figures = {"completion_times.png": draw_completion_times(jct, title=world)}
+    drawn = {task.choice.row: outcome.timeline for task, outcome in done if task.lanes and outcome.timeline}
+    if drawn:
+        figures["use.png"] = draw_use(drawn, title=f"GPUs in use: {world}")
+    names = [job.id for job in workload.jobs]
+    for row, line in drawn.items():
+        figures[f"nodes_{row}.png"] = draw_nodes(line, title=f"{row}: {world}", names=names)
+    for name, figure in figures.items():
+        save_figure(folder / name, figure)
+    return [folder / name for name in figures]
 
 
 def write_failures(folder: Path, outcomes: Sequence[tuple[Task, Outcome]]) -> tuple[dict[str, str], list[str]]:

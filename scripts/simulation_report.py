@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hadoppler.envs.cluster import Cluster, Workload
+from hadoppler.envs.cluster.render import time_unit
 from hadoppler.scripts.simulation_runs import LEFT_OUT, METRICS, Outcome, Task
 
 Row = Mapping[str, Any]
@@ -68,7 +69,7 @@ def _divide(above: Sequence[float], below: Sequence[float]) -> float:
 def print_table(console: Console, worlds: Sequence[tuple[Workload, Cluster]], lines: Sequence[Row]) -> None:
     """One line per scheduler, in as many tables as the terminal's width asks for."""
     longest = max((line["ttd_s"] for line in lines if math.isfinite(line["ttd_s"])), default=0.0)
-    unit, label = next((pair for pair in ((3600.0, "h"), (60.0, "min")) if longest >= 2 * pair[0]), (1.0, "s"))
+    unit, label = time_unit(longest)
     names = [escape(line["scheduler"]) + " *" * bool(line["left_out"]) for line in lines]
     columns = [(header, [_cell(line, key, unit) for line in lines]) for header, key in _columns(label)]
     title = _title(worlds)
@@ -145,7 +146,8 @@ def _pack(columns: Sequence[tuple[str, Sequence[str]]], room: int) -> list[list[
 def _print_legend(console: Console, lines: Sequence[Row]) -> None:
     """What the columns refer to."""
     seeds = max(len(line["seeds"]) for line in lines)
-    bounds = ", ".join(dict.fromkeys(f"{line['bound']} for {line['scheduler']}" for line in lines))
+    kinds = _by((line["bound"], line["scheduler"]) for line in lines)
+    bounds = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
     reference = lines[0]["reference"]
     known = any(line["scheduler"] == reference for line in lines)
     say(console, f"ref: {reference}" + ("." if known else ", which has no result."))
@@ -162,9 +164,7 @@ def print_remarks(console: Console, workload: Workload, outcomes: Sequence[tuple
     for note in workload.notes:
         say(console, f"Trace: {note}.")
     if workload.rejected:
-        say(
-            console, f"Trace: {len(workload.rejected)} of {workload.rows_read} rows rejected (all are in rejected.csv):"
-        )
+        say(console, f"Trace: {len(workload.rejected)} of {workload.rows_read} rows rejected, all in rejected.csv:")
         for reason, rejected in _by((row.reason, row.line) for row in workload.rejected).items():
             say(console, f"  {len(rejected)}: {reason} (line {_some(rejected)})")
     remarks = [remark for task, outcome in outcomes for remark in _left_out(task, outcome)]

@@ -22,7 +22,7 @@ class Stays(NamedTuple):
     job: Integers
     node: Integers
     gpu_type: Integers
-    count: Integers
+    gpus: Integers
     start: Floats
     end: Floats
 
@@ -92,7 +92,7 @@ def _mean_count(stays: Stays, gpu_type: int, edges: Floats) -> Floats:
     if not len(mine):
         return np.zeros(len(edges) - 1)
     moment = np.concatenate((stays.start[mine], stays.end[mine]))
-    change = np.concatenate((stays.count[mine], -stays.count[mine]))
+    change = np.concatenate((stays.gpus[mine], -stays.gpus[mine]))
     order = np.argsort(moment, kind="stable")
     moment, held = moment[order], np.cumsum(change[order])
     gpu_s = np.concatenate(([0.0], np.cumsum(held[:-1] * np.diff(moment))))
@@ -128,7 +128,7 @@ def _fill(
     capacity: Integers,
 ) -> None:
     """Give each stay its GPUs: those that its job had before, then free ones."""
-    columns = zip(*(getattr(stays, name)[here].tolist() for name in ("job", "node", "gpu_type", "count")), strict=True)
+    columns = zip(*(getattr(stays, name)[here].tolist() for name in ("job", "node", "gpu_type", "gpus")), strict=True)
     waiting = []
     for job, node, gpu_type, count in columns:
         begin = int(first[node, gpu_type])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..pictures import COLOURS, save_figure, verbatim
 from .problem import PlacementProblem
 from .readers.files import write_text
 from .simulator import Schedule
@@ -16,9 +16,7 @@ from .simulator import Schedule
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Wong's eight colours, distinct for colour-blind readers; hatches tell kinds apart without colour.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
-HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")
+HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")  # tell kinds apart without colour
 TRANSFER_COLOUR = "#444444"
 HIGHEST, MOST_LABELS = 60.0, 80
 """Inches that a picture may be high, and device labels that it may bear: beyond them, rows get thinner."""
@@ -51,12 +49,12 @@ def gantt(problem: PlacementProblem, schedule: Schedule, *, title: str = "", unt
         spans = np.column_stack([schedule.transfers.start, schedule.transfers.end - schedule.transfers.start])
         axes.broken_barh([(a, b) for a, b in spans[incoming] / unit], (device + 0.2, 0.15), facecolors=TRANSFER_COLOUR)
     labelled = range(0, problem.d, -(-problem.d // MOST_LABELS))
-    axes.set_yticks(labelled, [_verbatim(f"{i}: {problem.topology.devices[i].kind}") for i in labelled])
+    axes.set_yticks(labelled, [verbatim(f"{i}: {problem.topology.devices[i].kind}") for i in labelled])
     axes.invert_yaxis()
     axes.set_xlim(0, (until or schedule.makespan or unit) / unit)
     axes.set_xlabel(f"time [{label}]")
     axes.set_ylabel("device")
-    axes.set_title(_verbatim(title or problem.graph.summary()))
+    axes.set_title(verbatim(title or problem.graph.summary()))
     _legend(axes, kinds, colour, hatch)
     return figure
 
@@ -71,7 +69,7 @@ def _weight(problem: PlacementProblem) -> Any:
 def _legend(axes: Any, kinds: list[str], colour: dict[str, str], hatch: dict[str, str]) -> None:
     from matplotlib.patches import Patch
 
-    label = dict(zip(kinds, map(_verbatim, kinds), strict=True))
+    label = dict(zip(kinds, map(verbatim, kinds), strict=True))
     if len(kinds) > len(COLOURS):  # the rarest share the last colour
         label[kinds[len(COLOURS) - 1]] = f"{len(kinds) - len(COLOURS) + 1} other kinds"
     handles = [
@@ -80,12 +78,6 @@ def _legend(axes: Any, kinds: list[str], colour: dict[str, str], hatch: dict[str
     ]
     handles.append(Patch(facecolor=TRANSFER_COLOUR, label="incoming transfer"))
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize="small")
-
-
-def _verbatim(text: str) -> str:
-    """Text that matplotlib shows as it is: no formulas, and no label left out for its first underscore."""
-    shown = text.replace("$", r"\$")
-    return f" {shown}" if shown.startswith("_") else shown
 
 
 def time_axis(problem: PlacementProblem, span: float) -> tuple[float, str]:
@@ -100,13 +92,7 @@ def time_axis(problem: PlacementProblem, span: float) -> tuple[float, str]:
 
 def save_gantt(path: str | Path, problem: PlacementProblem, schedule: Schedule, *, title: str = "") -> None:
     """Write the picture as PNG, atomically."""
-    target = Path(path)
-    scratch = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        gantt(problem, schedule, title=title).savefig(scratch, dpi=120, format="png")
-        scratch.replace(target)
-    finally:
-        scratch.unlink(missing_ok=True)
+    save_figure(path, gantt(problem, schedule, title=title))
 
 
 def write_trace(path: str | Path, problem: PlacementProblem, schedule: Schedule) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gymnasium.envs.registration import register, registry
 
+CLUSTER_SCHEDULING = "hadoppler/ClusterScheduling-v0"
 DEVICE_PLACEMENT = "hadoppler/DevicePlacement-v0"
 DEVICE_PLACEMENT_VECTOR = "hadoppler/DevicePlacementVector-v0"
 """The vector environment under a name of its own, for ``make_vec`` only."""
@@ -20,3 +21,5 @@ def register_environments() -> None:
         )
     if DEVICE_PLACEMENT_VECTOR not in registry:
         register(id=DEVICE_PLACEMENT_VECTOR, vector_entry_point=vector)
+    if CLUSTER_SCHEDULING not in registry:
+        register(id=CLUSTER_SCHEDULING, entry_point="hadoppler.envs.cluster.env:ClusterSchedulingEnv")

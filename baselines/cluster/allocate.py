@@ -7,6 +7,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...envs.cluster import Allocation, ClusterView
+from ...envs.cluster.packing import take_gpus
 
 Integers = NDArray[np.int64]
 
@@ -80,32 +81,6 @@ def _collect(counts: NDArray[np.int64]) -> tuple[Integers, Integers, Integers]:
                 node[entry], count[entry] = h, counts[i, h]
                 entry += 1
     return ptr, node, count
-
-
-@njit(cache=True, nogil=True)
-def take_gpus(free: Integers, gpu_type: int, workers: int, counts: Integers) -> None:
-    """Take a gang's GPUs of one type: in one node with least to spare, else from the fullest nodes.
-
-    Args:
-        free: [H, R] is lowered; it must hold enough.
-        counts: [H] receives the GPUs per node.
-    """
-    left = workers
-    while left > 0:
-        tightest, fullest = -1, -1
-        for h in range(free.shape[0]):
-            here = free[h, gpu_type]
-            if here >= left and (tightest < 0 or here < free[tightest, gpu_type]):
-                tightest = h
-            if here > 0 and (fullest < 0 or here > free[fullest, gpu_type]):
-                fullest = h
-        h = tightest if tightest >= 0 else fullest
-        if h < 0:
-            return
-        taken = min(left, free[h, gpu_type])
-        counts[h] += taken
-        free[h, gpu_type] -= taken
-        left -= taken
 
 
 @njit(cache=True, nogil=True)

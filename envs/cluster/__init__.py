@@ -2,13 +2,16 @@
 
 from .bounds import ttd_bounds
 from .cluster import Cluster, Node
+from .env import ClusterSchedulingEnv
 from .failures import NodeEvent, draw_failures
 from .forks import ForkLedger, split_steps
 from .generators import make_workload
 from .job import Job
+from .replaying import replay
 from .result import ClusterResult, JobTable, RoundLog
 from .rules import SimulationRules
 from .scheduler import Allocation, ClusterView, FractionalPolicy, Scheduler, gang_rate
+from .sequential import SequentialAllocation
 from .simulation import Simulation
 from .simulator import simulate
 from .throughput import ThroughputTable
@@ -19,6 +22,7 @@ __all__ = [
     "Allocation",
     "Cluster",
     "ClusterResult",
+    "ClusterSchedulingEnv",
     "ClusterView",
     "ForkLedger",
     "FractionalPolicy",
@@ -30,6 +34,7 @@ __all__ = [
     "Rejected",
     "RoundLog",
     "Scheduler",
+    "SequentialAllocation",
     "Simulation",
     "SimulationRules",
     "ThroughputTable",
@@ -39,6 +44,7 @@ __all__ = [
     "make_workload",
     "read_pai_machines",
     "read_workload",
+    "replay",
     "simulate",
     "split_steps",
     "ttd_bounds",

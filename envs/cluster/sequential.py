@@ -1,0 +1,217 @@
+"""The cluster environment one decision at a time, for libraries with masked discrete actions."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import RecordConstructorArgs
+from numpy.typing import NDArray
+
+from ..errors import AllocationError
+from .env import ClusterSchedulingEnv
+from .features import FEATURE_LIMIT, global_feature_names, job_feature_names
+from .observation import Observation
+from .round_choices import KEEP, RoundChoices, option_names
+from .scheduler import Allocation
+
+
+class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
+    """A round as decisions: give a job one of O options, or close the round (``Discrete(J * O + 1)``).
+
+    **Action**: ``position * O + option`` for the job at a position of the window; the last one closes the round.
+    ``options`` names them: ``keep`` the GPUs that the job holds (of all its copies); a GPU type: its whole gang
+    there, in one node if it fits, else spread; ``mixed``: over several types, fastest first (where the
+    environment mixes); ``skip``: nothing in this round, and no further question. With ``forking`` a type may be
+    chosen again for a job that has something: one more copy, on a node of its own.
+
+    Nodes are found when the round is closed (``RoundChoices.allocation``). A round is closed by itself once
+    nothing but skipping is legal; a round in which nothing can be given at all passes without a decision.
+
+    **Observation**: the environment's, with these instead; F, G as there:
+
+    ===================  ==============  =======  ====================================================
+    ``job_features``     [J, F + 2]      float32  also whether the job was decided on, and the rate of a mixed
+                                                  gang, if it were chosen now, / fastest
+    ``global_features``  [G + R]         float32  also GPUs of each type that are left / the cluster's GPUs
+    ``action_mask``      [J * O + 1]     int8     legal actions
+    ===================  ==============  =======  ====================================================
+
+    The first two are flat unless the environment is not. Make it with ``nodes=False`` to leave out what is
+    free and held per node.
+
+    **Reward**: 0 for a choice; closing brings the round's.
+
+    **Illegal actions**: under ``penalty`` the next legal action upward, cyclic, is taken, at the penalty; under
+    ``terminate`` and ``raise`` as in the environment. After the end only closing is marked, and does nothing.
+
+    **Info**: ``action_mask``, ``illegal_action``; when a round was closed also the environment's, and ``unplaced``:
+    chosen gangs that found no nodes.
+    """
+
+    def __init__(self, env: gym.Env) -> None:
+        RecordConstructorArgs.__init__(self)
+        super().__init__(env)
+        base = self._base
+        actions, types = base.actions, base.cluster.types
+        self.options = option_names(types, actions.mixing)
+        self.shapes = {
+            "job_features": (actions.window, len(job_feature_names(types)) + 2),
+            "global_features": (len(global_feature_names(types)) + len(types),),
+        }
+        self.action_space = spaces.Discrete(actions.window * len(self.options) + 1)
+        flat = {name: (int(np.prod(shape)),) for name, shape in self.shapes.items()}
+        boxes = {
+            name: spaces.Box(0.0, FEATURE_LIMIT, shape, np.float32)
+            for name, shape in (flat if base.layout.flat else self.shapes).items()
+        }
+        inner = cast(spaces.Dict, env.observation_space).spaces
+        mask = {"action_mask": spaces.MultiBinary(int(self.action_space.n))}
+        self.observation_space = spaces.Dict({**inner, **boxes, **mask})
+        self._round: RoundChoices | None = None
+        self._last: Observation = {}
+
+    @property
+    def _base(self) -> ClusterSchedulingEnv:
+        return cast(ClusterSchedulingEnv, self.env.unwrapped)
+
+    @property
+    def _close(self) -> int:
+        return int(cast(spaces.Discrete, self.action_space).n) - 1
+
+    def action_masks(self) -> NDArray[np.int8]:
+        """int8 [J * O + 1]: 1 for legal actions; closing always is."""
+        if self._round is not None:
+            return self._round.mask.copy()
+        mask = np.zeros(self._close + 1, np.int8)
+        mask[-1] = 1
+        return mask
+
+    def actions_for(self, allocation: Allocation) -> list[int]:
+        """The decisions that come nearest to an allocation, up to the end of the round.
+
+        Kept gangs first, then the others, largest first. Exact: who stays, and gangs on one type that are on
+        the nodes where ``RoundChoices.allocation`` puts them. Not told: other nodes (a gang that moves within
+        its type stays), a mixed gang's counts per type (``mixed`` takes the fastest that are left; a type or
+        nothing where ``mixed`` is not legal), shares of steps, refusals.
+        """
+        if self._round is None:
+            return [self._close]
+        choices, actions = self._round.copy(), []
+        for position, wishes in _wishes(choices, allocation):
+            if not choices.open:
+                break
+            number = len(self.options)
+            legal = [o for o in wishes if choices.mask[position * number + o]]
+            if legal:
+                actions.append(position * number + legal[0])
+                choices.choose(position, legal[0])
+        return actions if not choices.open else [*actions, self._close]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """As of the environment, before the first decision."""
+        self._last, info = self.env.reset(seed=seed, options=options)
+        self._begin_round()
+        _, _, _, more = self._pass_empty_rounds()
+        return self._observe(), info | more | {"action_mask": self.action_masks()}
+
+    def step(self, action: Any) -> Any:
+        """Choose for a job, or close the round."""
+        base, number = self._base, int(action)
+        if self._round is None:
+            return self._forward(base.actions.nothing(), {"illegal_action": False})
+        legal = 0 <= number <= self._close and bool(self._round.mask[number])
+        if not legal and base.rules.illegal_action == "raise":
+            raise AllocationError(f"decision {action} is illegal now; take one that the mask allows.")
+        if not legal and base.rules.illegal_action == "terminate":
+            return self._forward(base.actions.nothing() - 1, {"illegal_action": True})
+        if not legal:
+            (allowed,) = np.nonzero(self._round.mask)
+            number = int(allowed[np.searchsorted(allowed, number) % len(allowed)])
+        penalty = 0.0 if legal else base.rules.illegal_penalty
+        if number != self._close:
+            self._round.choose(*divmod(number, len(self.options)))
+            if self._round.open:
+                info = {"action_mask": self.action_masks(), "illegal_action": not legal}
+                return self._observe(), -penalty, False, False, info
+        return self._close_round(penalty, not legal)
+
+    def _close_round(self, penalty: float, illegal: bool) -> Any:
+        assert self._round is not None
+        allocation, unplaced = self._round.allocation()
+        answer = self._forward(self._base.encode(allocation), {"illegal_action": illegal, "unplaced": unplaced})
+        observation, reward, terminated, truncated, info = answer
+        return observation, reward - penalty, terminated, truncated, info
+
+    def _forward(self, action: NDArray[np.int64], told: dict[str, Any]) -> Any:
+        """Step the environment, and on through rounds without a choice."""
+        self._last, reward, terminated, truncated, info = self.env.step(action)
+        self._begin_round()
+        if not (terminated or truncated):
+            more_reward, terminated, truncated, more = self._pass_empty_rounds()
+            reward, info = float(reward) + more_reward, info | more
+        return self._observe(), reward, terminated, truncated, info | told | {"action_mask": self.action_masks()}
+
+    def _pass_empty_rounds(self) -> tuple[float, bool, bool, dict[str, Any]]:
+        """Let rounds pass in which nothing can be given."""
+        total, terminated, truncated, info = 0.0, False, False, {}
+        while self._round is not None and not self._round.open and not (terminated or truncated):
+            self._last, reward, terminated, truncated, info = self.env.step(self._base.actions.nothing())
+            total += float(reward)
+            self._begin_round()
+        return total, terminated, truncated, info
+
+    def _begin_round(self) -> None:
+        """What does not change within a round is made here, once."""
+        base = self._base
+        self._round = None
+        if base.view is not None:
+            actions = base.actions
+            self._round = RoundChoices(base.view, actions.window, actions.mixing, actions.forking)
+        arrays = {
+            name: self._last[name].reshape(*self.shapes[name][:-1], -1) for name in ("job_features", "global_features")
+        }
+        jobs, whole = (np.zeros(self.shapes[name], np.float32) for name in arrays)
+        jobs[:, :-2] = arrays["job_features"]
+        whole[: arrays["global_features"].size] = arrays["global_features"]
+        self._static = jobs, whole
+
+    def _observe(self) -> Observation:
+        jobs, whole = self._static[0].copy(), self._static[1].copy()
+        if self._round is not None:
+            n = len(self._round.status)
+            jobs[:n, -2] = self._round.status > 0
+            jobs[:n, -1] = self._round.mixed_rate
+            whole[-len(self._round.left) :] = self._round.left / self._base.cluster.gpus
+        if self._base.layout.flat:
+            jobs = jobs.reshape(-1)
+        observation = {name: value.copy() for name, value in self._last.items()}
+        return observation | {"job_features": jobs, "global_features": whole, "action_mask": self.action_masks()}
+
+
+def _wishes(choices: RoundChoices, allocation: Allocation) -> list[tuple[int, list[int]]]:
+    """(position, options from the nearest on) of each gang of an allocation: those that stay first, then by size."""
+    view, held, types = choices.view, choices.held, len(choices.left)
+    places = allocation.gpus(view.cluster)
+    before = view.held.gpus(view.cluster)
+    wishes: list[tuple[int, int, list[int]]] = []
+    for job in dict.fromkeys(allocation.job.tolist()):
+        position = int(np.searchsorted(view.job, job))
+        if position >= len(view) or view.job[position] != job:
+            raise AllocationError("the allocation gives GPUs to a job outside the window; decide on the view.")
+        gangs, old = places[allocation.job == job], before[held.owner == position]
+        same = [any(np.array_equal(gang, other) for other in old) for gang in gangs]
+        stays = len(old) > 0 and sum(same) == len(old)
+        if stays:
+            wishes.append((0, position, [KEEP]))
+        for gang in gangs[~np.array(same)] if stays else gangs:
+            counts = gang.sum(axis=0)
+            by_count = [1 + int(r) for r in np.argsort(-counts, kind="stable") if counts[r] > 0]
+            mixed = [types + 1] if choices.mixing and len(by_count) > 1 else []
+            size = -int(counts.sum()) if len(by_count) == 1 else 0
+            wishes.append((size, position, [*mixed, *by_count, KEEP]))
+    staying = [wish[1:] for wish in wishes if wish[2] == [KEEP]]
+    others = sorted((wish for wish in wishes if wish[2] != [KEEP]), key=lambda wish: wish[0])
+    return [*staying, *((position, options) for _, position, options in others)]

@@ -179,7 +179,8 @@ def _left_out(task: Task, outcome: Outcome) -> list[tuple[str, str]]:
     """(what happened, to which scheduler), one per kind of reason."""
     found = []
     for key, ids in _by((_kind(reason), name) for name, reason in outcome.left_out.items()).items():
-        reasons = dict.fromkeys(reason for reason in outcome.left_out.values() if _kind(reason) == key)
+        kind = (reason for reason in outcome.left_out.values() if _kind(reason) == key)
+        reasons = dict.fromkeys(reason.partition(": ")[2] or reason for reason in kind)
         text = f"seed {task.seed}: {len(ids)} of {len(task.workload)} jobs {key.replace('_', ' ')}"
         found.append((f"{text} (jobs {_some(ids)}; {'; '.join(list(reasons)[:SHOWN])})", task.choice.row))
     return found

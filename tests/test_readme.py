@@ -21,7 +21,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that holds the files that the README asks for."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_model.py").write_text(next(text for _, text in BLOCKS if "def factory" in text))
-    (tmp_path / "devices.yaml").write_text(next(text for language, text in BLOCKS if language == "yaml"))
+    (tmp_path / "jobs.csv").write_text(next(text for language, text in BLOCKS if language == "csv"))
+    for name, key in (("devices.yaml", "devices:"), ("cluster.yaml", "nodes:")):
+        (tmp_path / name).write_text(next(text for language, text in BLOCKS if language == "yaml" and key in text))
     return tmp_path
 
 

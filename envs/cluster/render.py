@@ -35,9 +35,9 @@ def draw_completion_times(jct: Mapping[str, ArrayLike], *, title: str = "") -> F
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     axes = figure.add_subplot()
     for number, (name, seconds) in enumerate(values.items()):
-        share = np.arange(len(seconds) + 1) / max(1, len(seconds))
+        reached = np.concatenate((seconds[:1], seconds)) / unit
         axes.step(
-            np.concatenate((seconds[:1], seconds)) / unit, share[: len(seconds) + 1], where="post",
+            reached, np.arange(len(reached)) / max(1, len(seconds)), where="post",
             color=COLOURS[number % len(COLOURS)], linestyle=DASHES[number // len(COLOURS) % len(DASHES)],
             label=verbatim(name),
         )  # fmt: skip

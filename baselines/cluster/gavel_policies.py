@@ -60,8 +60,7 @@ class Policy:
 
     def _solve(self, view: ClusterView, gain: Floats, need: Floats, cost: Floats | None = None) -> tuple[Floats, float]:
         self._program.set_gpus(self._columns(view.free.sum(axis=0).astype(np.float64)))
-        usable = view.rates > 0 if self.aware else np.ones((len(view), 1), dtype=np.bool_)
-        return self._program.solve(view.job, view.workers, gain, usable, need, cost)
+        return self._program.solve(view.job, view.workers, gain, need, cost)
 
     def _per_type(self, view: ClusterView, share: Floats) -> Floats:
         """[N, R] from the program's columns: blind policies spread over the fitting types by GPUs."""

@@ -152,8 +152,8 @@ def test_re_solved_programs_agree_with_fresh_ones() -> None:
     here = np.arange(10)
     for step in range(40):
         need = rng.uniform(0.5, 2.0, len(here))
-        shares, factor = program.solve(here, workers[here], rates[here], rates[here] > 0, need)
-        fresh = ShareLP(gpus, True).solve(here, workers[here], rates[here], rates[here] > 0, need)[1]
+        shares, factor = program.solve(here, workers[here], rates[here], need)
+        fresh = ShareLP(gpus, True).solve(here, workers[here], rates[here], need)[1]
         assert factor == pytest.approx(fresh, rel=1e-6)
         assert ((rates[here] * shares).sum(axis=1) >= factor * need * (1 - 1e-6)).all()
         assert (shares.sum(axis=1) <= 1 + 1e-6).all()

@@ -28,7 +28,8 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
     chosen again for a job that has something: one more copy, on a node of its own.
 
     Nodes are found when the round is closed (``RoundChoices.allocation``). A round is closed by itself once
-    nothing but skipping is legal; a round in which nothing can be given at all passes without a decision.
+    no job can be given anything more; a round in which none can from the start passes without a decision. So does,
+    with ``every_round=False``, a round with the same jobs and free GPUs as at the last decision: who runs goes on.
 
     **Observation**: the environment's, with these instead; F, G as there:
 
@@ -49,10 +50,14 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
 
     **Info**: ``action_mask``, ``illegal_action``; when a round was closed also the environment's, and ``unplaced``:
     chosen gangs that found no nodes.
+
+    Args:
+        env: a ``ClusterSchedulingEnv``, or wrappers around one that leave actions and observations as they are.
+        every_round: decide in every round, or only when jobs came or ended, or nodes did.
     """
 
-    def __init__(self, env: gym.Env) -> None:
-        RecordConstructorArgs.__init__(self)
+    def __init__(self, env: gym.Env, *, every_round: bool = True) -> None:
+        RecordConstructorArgs.__init__(self, every_round=every_round)
         super().__init__(env)
         base = self._base
         actions, types = base.actions, base.cluster.types
@@ -70,7 +75,9 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
         inner = cast(spaces.Dict, env.observation_space).spaces
         mask = {"action_mask": spaces.MultiBinary(int(self.action_space.n))}
         self.observation_space = spaces.Dict({**inner, **boxes, **mask})
+        self.every_round = every_round
         self._round: RoundChoices | None = None
+        self._decided: RoundChoices | None = None
         self._last: Observation = {}
 
     @property
@@ -113,8 +120,9 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """As of the environment, before the first decision."""
         self._last, info = self.env.reset(seed=seed, options=options)
+        self._decided = None
         self._begin_round()
-        _, _, _, more = self._pass_empty_rounds()
+        _, _, _, more = self._pass_quiet_rounds()
         return self._observe(), info | more | {"action_mask": self.action_masks()}
 
     def step(self, action: Any) -> Any:
@@ -140,28 +148,41 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
 
     def _close_round(self, penalty: float, illegal: bool) -> Any:
         assert self._round is not None
+        self._decided = self._round
         allocation, unplaced = self._round.allocation()
         answer = self._forward(self._base.encode(allocation), {"illegal_action": illegal, "unplaced": unplaced})
         observation, reward, terminated, truncated, info = answer
         return observation, reward - penalty, terminated, truncated, info
 
     def _forward(self, action: NDArray[np.int64], told: dict[str, Any]) -> Any:
-        """Step the environment, and on through rounds without a choice."""
+        """Step the environment, and on through rounds without a decision."""
         self._last, reward, terminated, truncated, info = self.env.step(action)
         self._begin_round()
         if not (terminated or truncated):
-            more_reward, terminated, truncated, more = self._pass_empty_rounds()
+            more_reward, terminated, truncated, more = self._pass_quiet_rounds()
             reward, info = float(reward) + more_reward, info | more
         return self._observe(), reward, terminated, truncated, info | told | {"action_mask": self.action_masks()}
 
-    def _pass_empty_rounds(self) -> tuple[float, bool, bool, dict[str, Any]]:
-        """Let rounds pass in which nothing can be given."""
+    def _pass_quiet_rounds(self) -> tuple[float, bool, bool, dict[str, Any]]:
+        """Let rounds pass in which nothing can be given, or nothing is asked; who can go on does."""
         total, terminated, truncated, info = 0.0, False, False, {}
-        while self._round is not None and not self._round.open and not (terminated or truncated):
-            self._last, reward, terminated, truncated, info = self.env.step(self._base.actions.nothing())
+        while self._round is not None and not (terminated or truncated):
+            if self._round.open and (self.every_round or not self._goes_on(self._round)):
+                break
+            action = self._base.encode(self._round.keep_all())
+            self._last, reward, terminated, truncated, info = self.env.step(action)
             total += float(reward)
             self._begin_round()
         return total, terminated, truncated, info
+
+    def _goes_on(self, now: RoundChoices) -> bool:
+        """Whether all is as at the last decision, and all that was given then goes on."""
+        before = self._decided
+        if before is None or now.view.mid_round or not np.array_equal(now.view.job, before.view.job):
+            return False
+        running = now.held.gangs > 0
+        same = np.array_equal(now.view.free, before.view.free) and bool(now.held.available[running].all())
+        return same and bool(running.any())
 
     def _begin_round(self) -> None:
         """What does not change within a round is made here, once."""

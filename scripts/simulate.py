@@ -60,6 +60,8 @@ class SimulateConfig:
 
 RULES = ("round_s", "restart_s", "early_refill", "mixed_rate", "consolidation_s", "mechanism", "explain", "max_rounds")
 """Settings that are arguments of ``simulate``."""
+MOST_EVENTS = 2_000_000
+"""Failures and repairs of nodes that one run may be given."""
 
 ConfigStore.instance().store(name="simulate_schema", node=SimulateConfig, provider="hadoppler")
 
@@ -190,6 +192,12 @@ def build_world(config: DictConfig, seed: int) -> World:
     with np.errstate(divide="ignore"):
         alone = workload.steps / rates.max(axis=1)
     until = float(workload.arrival[-1] + alone[np.isfinite(alone)].sum()) if law.until_s is None else law.until_s
+    expected = 2 * len(cluster.nodes) * until / (law.mean_between_s + law.repair_s)
+    if expected > MOST_EVENTS:
+        raise CommandError(
+            f"failures.mean_between_s={law.mean_between_s:g} means some {expected:.0f} events until {until:g} s; "
+            "give larger ones, or an earlier failures.until_s."
+        )
     rng = np.random.default_rng((seed, 1))  # not the schedulers' own draws
     spaced = {"mean_between_s": law.mean_between_s, "repair_s": law.repair_s}
     return workload, cluster, draw_failures(cluster, until_s=until, rng=rng, **spaced)
@@ -211,7 +219,7 @@ def make_tasks(config: DictConfig, choices: Sequence[Choice], worlds: Mapping[in
             rules,
             parts,
             rounds=config.rounds or (config.pictures and seed == first),
-            lanes=config.pictures and seed == first,
+            pictured=config.pictures and seed == first,
         )
         for choice in choices
         for seed, (workload, cluster, failures) in worlds.items()
@@ -226,11 +234,16 @@ def run_tasks(console: Console, tasks: Sequence[Task], processes: int) -> list[t
     places = {(task.choice.row, task.seed): number for number, task in enumerate(tasks)}
     bar = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*bar, TextColumn("left"), TimeRemainingColumn(), console=console, transient=True) as progress:
-        shown = progress.add_task("simulating", total=len(tasks))
+        shown = progress.add_task(_label(tasks[0]), total=len(tasks))
         for task, outcome in run_all(tasks, processes):
             found[places[task.choice.row, task.seed]] = outcome
-            progress.update(shown, advance=1, description=f"{task.choice.row}, seed {task.seed} done")
+            waiting = next((number for number in range(len(tasks)) if number not in found), 0)
+            progress.update(shown, advance=1, description=_label(tasks[waiting]))
     return [(task, found[number]) for number, task in enumerate(tasks)]
+
+
+def _label(task: Task) -> str:
+    return f"{task.choice.row}, seed {task.seed}"
 
 
 def write_tables(folder: Path, config: DictConfig, outcomes: Sequence[tuple[Task, Outcome]]) -> list[Path]:
@@ -263,7 +276,7 @@ def draw_pictures(folder: Path, outcomes: Sequence[tuple[Task, Outcome]]) -> lis
     workload, cluster = done[0][0].workload, done[0][0].cluster
     world = f"{workload.name} on {cluster.name}"
     figures = {"completion_times.png": draw_completion_times(jct, title=world)}
-    drawn = {task.choice.row: outcome.timeline for task, outcome in done if task.lanes and outcome.timeline}
+    drawn = {task.choice.row: outcome.timeline for task, outcome in done if outcome.timeline}
     if drawn:
         figures["use.png"] = draw_use(drawn, title=f"GPUs in use: {world}")
     names = [job.id for job in workload.jobs]
@@ -279,7 +292,7 @@ def write_failures(folder: Path, outcomes: Sequence[tuple[Task, Outcome]]) -> tu
     failures, defects = {}, []
     for task, outcome in outcomes:
         if outcome.failure:
-            name = f"{task.choice.row}, seed {task.seed}"
+            name = _label(task)
             failures[name] = outcome.failure
         if outcome.defect:
             path = folder / f"{task.choice.row}.{task.seed}.traceback.txt"

@@ -9,6 +9,7 @@ import os
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, ClusterResult, NodeEvent, Scheduler, Workload, simulate, ttd_bounds
 from hadoppler.envs.cluster.timeline import Timeline, timeline
 from hadoppler.envs.errors import HadopplerError
+from hadoppler.scripts.application import CommandError
 
 METRICS = (
     "ttd_s",
@@ -73,7 +75,7 @@ class Task:
         rules: further arguments of ``simulate``.
         folder: where the run leaves its part of the tables.
         rounds: whether it keeps its decisions, for ``rounds.csv`` and pictures.
-        lanes: whether it tells who held which GPU, for a picture.
+        pictured: whether it tells who held which GPU, for pictures.
     """
 
     choice: Choice
@@ -84,7 +86,7 @@ class Task:
     rules: Mapping[str, Any]
     folder: Path
     rounds: bool = True
-    lanes: bool = False
+    pictured: bool = False
 
     def part(self, table: str) -> Path:
         """File of the run's part of a table."""
@@ -99,7 +101,7 @@ class Outcome:
         row: figures in full precision.
         jct: seconds of every finished job.
         left_out: id -> reason.
-        timeline: what the cluster did; None where no decisions were kept.
+        timeline: what the cluster did; None where it is not pictured.
         failure: why it failed, in a sentence.
         defect: the traceback where that was no refusal.
     """
@@ -113,7 +115,11 @@ class Outcome:
 
 
 def run_all(tasks: Sequence[Task], processes: int = 1) -> Iterator[tuple[Task, Outcome]]:
-    """Run the tasks and give the outcome of each as it comes; what comes does not depend on ``processes``."""
+    """Run the tasks and give the outcome of each as it comes; what comes does not depend on ``processes``.
+
+    Raises:
+        CommandError: a process was ended from outside.
+    """
     if processes <= 1 or len(tasks) <= 1:
         for task in tasks:
             yield task, run_one(task)
@@ -124,6 +130,9 @@ def run_all(tasks: Sequence[Task], processes: int = 1) -> Iterator[tuple[Task, O
         try:
             for future in as_completed(running):
                 yield running[future], future.result()
+        except BrokenProcessPool as error:
+            reason = "most likely for lack of memory; give fewer processes, or rounds=false"
+            raise CommandError(f"a process was ended from outside, {reason}.") from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -150,7 +159,7 @@ def run_one(task: Task) -> Outcome:
     except Exception as error:  # a defect, perhaps another package's: the other runs' work is kept
         return Outcome(failure=f"It failed with {type(error).__name__}: {error}.", defect=traceback.format_exc())
     jobs = result.jobs
-    drawn = timeline(result, lanes=task.lanes) if task.rounds and len(result.rounds) else None
+    drawn = timeline(result) if task.pictured and len(result.rounds) else None
     return Outcome(row, jobs.jct[jobs.finished].tolist(), result.left_out, drawn)
 
 

@@ -216,6 +216,15 @@ def test_every_bundled_sample_is_simulated(sample: str) -> None:
     assert results["rows"][0]["finished"] > 0
 
 
+def test_throughputs_of_ones_own(tmp_path: Path) -> None:
+    rows = "MyNet,32,1,a100,12.0,\nMyNet,32,1,t4,2.5,\n"
+    (tmp_path / "rates.csv").write_text("model,batch_size,workers,gpu_type,steps_per_s,spread_steps_per_s\n" + rows)
+    world = ["workload=physical", "workload.throughputs=rates.csv", "cluster=parse", "cluster.text=a100:1 t4:1"]
+    results, folder = run(*world, "scheduler=[srtf]", "rounds=false", "pictures=false")
+    assert {job["kind"] for job in table(folder / "jobs.csv")} == {"MyNet (batch size 32)"}
+    assert results["rows"][0]["finished"] == 5
+
+
 BROKEN = """
 from hadoppler.baselines.cluster.srtf import SRTF
 
@@ -300,6 +309,7 @@ def test_schedulers_that_fail_leave_the_others_results(
         (["mechanism=x"], ["mechanism is 'x'; expected gavel or null"]),
         (["mechanism=gavel"], ["scheduler.srtf is neither"]),
         (["failures.mean_between_s=-1"], ["failures.mean_between_s is -1.0; expected seconds above 0"]),
+        (["failures.mean_between_s=1", "failures.repair_s=1"], ["failures.mean_between_s=1 means some"]),
         (["failures.mean=1"], ["no setting 'failures.mean'"]),
         (["processes=0"], ["processes is 0"]),
         (["max_rounds=0"], ["max_rounds is 0"]),

@@ -72,9 +72,9 @@ def print_table(console: Console, worlds: Sequence[tuple[Workload, Cluster]], li
     unit, label = time_unit(longest)
     names = [escape(line["scheduler"]) + " *" * bool(line["left_out"]) for line in lines]
     columns = [(header, [_cell(line, key, unit) for line in lines]) for header, key in _columns(label)]
-    title = _title(worlds)
+    say(console, _title(worlds))
     for group in _pack(columns, console.width - max(map(len, ["scheduler", *names])) - 4):
-        table = Table(title=escape(title))
+        table = Table()
         table.add_column("scheduler", no_wrap=True)
         for header, _ in group:
             table.add_column(escape(header), justify="right", no_wrap=True)

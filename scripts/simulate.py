@@ -73,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(config: DictConfig) -> list[dict[str, Any]]:
     """Simulate every chosen scheduler with every seed; returns the rows of ``results.json``."""
+    from hadoppler.scripts.simulation_files import draw_pictures, write_failures, write_tables
     from hadoppler.scripts.simulation_report import print_remarks, print_table, summarise
 
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -88,7 +89,7 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
         if not rows:
             reasons = dict.fromkeys(outcome.failure for _, outcome in outcomes)
             raise CommandError("no scheduler gave a result: " + " ".join(reasons))
-        written = write_tables(folder, config, outcomes)
+        written = write_tables(folder, outcomes, rounds=config.rounds)
     if config.pictures:
         written += draw_pictures(folder, outcomes)
     lines = summarise(rows, reference)
@@ -244,62 +245,6 @@ def run_tasks(console: Console, tasks: Sequence[Task], processes: int) -> list[t
 
 def _label(task: Task) -> str:
     return f"{task.choice.row}, seed {task.seed}"
-
-
-def write_tables(folder: Path, config: DictConfig, outcomes: Sequence[tuple[Task, Outcome]]) -> list[Path]:
-    """``jobs.csv``, ``rounds.csv``, ``rejected.csv``; their paths."""
-    from hadoppler.scripts.simulation_runs import join_parts, write_table
-
-    done = [task for task, outcome in outcomes if outcome.row]
-    written = [folder / "jobs.csv"]
-    join_parts(written[0], [task.part("jobs") for task in done])
-    if config.rounds:
-        written.append(folder / "rounds.csv")
-        join_parts(written[-1], [task.part("rounds") for task in done])
-    if done[0].workload.rejected:
-        part = done[0].folder / "rejected.csv"
-        write_table(part, (asdict(row) for row in done[0].workload.rejected))
-        written.append(folder / "rejected.csv")
-        join_parts(written[-1], [part])
-    return written
-
-
-def draw_pictures(folder: Path, outcomes: Sequence[tuple[Task, Outcome]]) -> list[Path]:
-    """Completion times over all seeds; of the first seed, use over time and who ran where; their paths."""
-    from hadoppler.envs.cluster.render import draw_completion_times, draw_nodes, draw_use
-    from hadoppler.envs.pictures import save_figure
-
-    done = [(task, outcome) for task, outcome in outcomes if outcome.row]
-    jct: dict[str, list[float]] = {}
-    for task, outcome in done:
-        jct.setdefault(task.choice.row, []).extend(outcome.jct)
-    workload, cluster = done[0][0].workload, done[0][0].cluster
-    world = f"{workload.name} on {cluster.name}"
-    figures = {"completion_times.png": draw_completion_times(jct, title=world)}
-    drawn = {task.choice.row: outcome.timeline for task, outcome in done if outcome.timeline}
-    if drawn:
-        figures["use.png"] = draw_use(drawn, title=f"GPUs in use: {world}")
-    names = [job.id for job in workload.jobs]
-    for row, line in drawn.items():
-        figures[f"nodes_{row}.png"] = draw_nodes(line, title=f"{row}: {world}", names=names)
-    for name, figure in figures.items():
-        save_figure(folder / name, figure)
-    return [folder / name for name in figures]
-
-
-def write_failures(folder: Path, outcomes: Sequence[tuple[Task, Outcome]]) -> tuple[dict[str, str], list[str]]:
-    """Run -> why it failed, and the runs whose failure is a defect; its traceback is kept in a file."""
-    failures, defects = {}, []
-    for task, outcome in outcomes:
-        if outcome.failure:
-            name = _label(task)
-            failures[name] = outcome.failure
-        if outcome.defect:
-            path = folder / f"{task.choice.row}.{task.seed}.traceback.txt"
-            path.write_text(outcome.defect, encoding="utf-8")
-            failures[name] += f" The traceback is in {path}."
-            defects.append(name)
-    return failures, defects
 
 
 if __name__ == "__main__":

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import multiprocessing
-import os
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -20,6 +18,7 @@ from hadoppler.envs.cluster import Cluster, ClusterResult, NodeEvent, Scheduler,
 from hadoppler.envs.cluster.timeline import Timeline, timeline
 from hadoppler.envs.errors import HadopplerError
 from hadoppler.scripts.application import CommandError
+from hadoppler.scripts.simulation_files import write_parts
 
 METRICS = (
     "ttd_s",
@@ -42,7 +41,6 @@ METRICS = (
 )
 LEFT_OUT = {"cannot_fit": "cannot fit", "refused": "refused", "unfinished": ""}
 """Key of the count -> how the status of such a job begins; all others are unfinished."""
-ROUND_COLUMNS = ("scheduler", "seed", "decision", "time", "mid_round", "job", "copy", "gpus", "rate", "kept")
 
 
 @dataclass(frozen=True)
@@ -202,54 +200,3 @@ def find_bound(scheduler: Scheduler, result: ClusterResult, spread: bool) -> tup
     if not len(done):
         return kind, math.nan
     return kind, ttd_bounds(done, result.cluster, mixed_rate=result.mixed_rate, spread=spread, kinds=(kind,))[kind]
-
-
-def write_parts(task: Task, result: ClusterResult) -> None:
-    """The run's rows of ``jobs.csv`` and ``rounds.csv``, each with the columns' names above."""
-    who = {"scheduler": task.choice.row, "seed": task.seed}
-    write_table(task.part("jobs"), ({**who, **row} for row in result.jobs.rows()))
-    if task.rounds:
-        write_table(task.part("rounds"), ({**who, **row} for row in result.rounds.rows(task.workload, task.cluster)))
-
-
-def write_table(path: Path, rows: Iterator[dict[str, Any]], columns: Sequence[str] = ROUND_COLUMNS) -> None:
-    """A CSV with the columns of its first row (reasons differ between schedulers only), or these if it has none."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        first = next(rows, None)
-        writer.writerow(columns if first is None else first)
-        if first is not None:
-            writer.writerow(_cells(first))
-            writer.writerows(map(_cells, rows))
-
-
-def _cells(row: Mapping[str, Any]) -> list[Any]:
-    """Values of a row; undefined numbers are empty."""
-    return ["" if value != value else value for value in row.values()]
-
-
-def join_parts(path: Path, parts: Sequence[Path]) -> None:
-    """One table from several that lie on disk, with all of their columns; it appears whole or not at all."""
-    headers = {}
-    for part in parts:
-        with part.open(newline="", encoding="utf-8") as file:
-            headers[part] = next(csv.reader(file))
-    columns = list(dict.fromkeys(name for header in headers.values() for name in header))
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with scratch.open("w", newline="", encoding="utf-8") as target:
-            writer = csv.writer(target, lineterminator="\n")
-            writer.writerow(columns)
-            for part, header in headers.items():
-                with part.open(newline="", encoding="utf-8") as source:
-                    if header == columns:
-                        source.readline()
-                        target.writelines(source)
-                        continue
-                    where = [header.index(name) if name in header else len(header) for name in columns]
-                    rows = csv.reader(source)
-                    next(rows)
-                    writer.writerows([(*row, "")[column] for column in where] for row in rows)
-        scratch.replace(path)
-    finally:
-        scratch.unlink(missing_ok=True)

@@ -166,7 +166,7 @@ def test_golden_episode() -> None:
 def test_every_scheduler_acts_through_it_as_in_the_simulator(name: str, options: dict, refill: bool) -> None:
     workload, cluster = make_workload("headline", jobs=9, seed=4, per_hour=4), Cluster.parse("v100:4x2 p100:4 k80:4x2")
     failures = [NodeEvent(9000.0, "n0", "fail"), NodeEvent(20000.0, "n0", "restore")]
-    rules = {"early_refill": refill, "failures": failures}
+    rules = {"early_refill": refill, "failures": failures, "round_s": 1200.0}
     expected = simulate(workload, cluster, make_scheduler(name, **options), seed=5, **rules)
     env = ClusterSchedulingEnv(workload, cluster, mixing=make_scheduler(name, **options).mixes, **rules)
     steps = list(replay(env, make_scheduler(name, **options), seed=5))

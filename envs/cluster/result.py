@@ -165,7 +165,9 @@ class RoundLog:
         self.end = now
 
     def rows(self, workload: Workload, cluster: Cluster) -> Iterator[dict[str, Any]]:
-        """One dictionary per gang and decision, for ``rounds.csv``."""
+        """One dictionary per gang and decision, for ``rounds.csv``; reasons that were not given are NaN."""
+        reasons = tuple(dict.fromkeys(name for _, allocation in self.placements for name in allocation.why))
+        nothing: Floats = np.full(max((len(allocation) for _, allocation in self.placements), default=0), np.nan)
         for number, (gangs, allocation) in enumerate(self.placements):
             for gang in range(len(allocation)):
                 yield {
@@ -177,7 +179,7 @@ class RoundLog:
                     "gpus": allocation.describe(gang, cluster),
                     "rate": float(gangs.rate[gang]),
                     "kept": bool(gangs.kept[gang]),
-                    **{name: float(values[gang]) for name, values in allocation.why.items()},
+                    **{name: float(allocation.why.get(name, nothing)[gang]) for name in reasons},
                 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,20 @@ def test_busy_gpu_seconds_are_those_of_the_jobs(name: str, early_refill: bool) -
     for column in line.lanes.T:
         jobs, counts = np.unique(column[column >= 0], return_counts=True)
         assert counts.tolist() == workload.workers[jobs].tolist()
+
+
+def test_reasons_that_come_and_go_stay_in_their_columns() -> None:
+    class Talking(Alternating):
+        def schedule(self, view: ClusterView) -> Allocation:
+            allocation = super().schedule(view)
+            return replace(allocation, why={"price": np.array([float(self.round)])} if self.round % 2 else {})
+
+    jobs = tuple(Job(str(i), 0.0, 1 + i, 1e9, *KIND) for i in range(2))
+    workload, cluster = Workload(jobs), Cluster.parse("v100:2 k80:3")
+    result = simulate(workload, cluster, Talking(), explain=True, max_rounds=4)
+    prices = [row["price"] for row in result.rounds.rows(workload, cluster)]
+    assert prices[1::2] == [1, 3]
+    assert np.isnan(prices[::2]).all()
 
 
 def test_a_job_keeps_its_lane() -> None:

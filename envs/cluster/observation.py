@@ -16,8 +16,10 @@ from .held import what_is_held
 from .scheduler import ClusterView
 
 Observation = dict[str, NDArray[Any]]
-PER_JOB = ("job", "arrival", "workers", "steps", "remaining", "attained_s", "running_s", "weight", "rates")
-PER_JOB += ("spread_rates", "held_gang")
+PER_JOB = (
+    *("job", "arrival", "workers", "steps", "remaining", "attained_s", "running_s", "weight"),
+    *("rates", "spread_rates", "held_gang"),
+)
 """Fields of a view with one row per job."""
 
 

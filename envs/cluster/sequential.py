@@ -165,7 +165,8 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
 
     def _pass_quiet_rounds(self) -> tuple[float, bool, bool, dict[str, Any]]:
         """Let rounds pass in which nothing can be given, or nothing is asked; who can go on does."""
-        total, terminated, truncated, info = 0.0, False, False, {}
+        total, terminated, truncated = 0.0, False, False
+        info: dict[str, Any] = {}
         while self._round is not None and not (terminated or truncated):
             if self._round.open and (self.every_round or not self._goes_on(self._round)):
                 break

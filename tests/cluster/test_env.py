@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
+import textwrap
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -123,6 +125,12 @@ def test_names_and_rendering() -> None:
     assert text.render() == "360 s: 2 of 3 GPUs held, 0 jobs outside the window\n      n0 fast[0 1]\n      n1 slow[.]"
     with pytest.raises(AllocationError, match="render_mode"):
         ClusterSchedulingEnv(render_mode="human")
+
+
+def test_the_example_of_the_docstring_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    _, example = inspect.cleandoc(ClusterSchedulingEnv.__doc__ or "").split("Example::")
+    exec("import gymnasium, hadoppler\n" + textwrap.dedent(example), {})
+    assert float(capsys.readouterr().out) > 0.9
 
 
 def test_golden_episode() -> None:

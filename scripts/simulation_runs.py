@@ -186,7 +186,7 @@ def make_row(task: Task, scheduler: Scheduler, result: ClusterResult) -> dict[st
         "rejected_rows": len(task.workload.rejected),
         "ttd_bound_s": bound,
         "bound": kind,
-        "ratio_bound": ttd / bound if bound > 0 else math.nan,
+        "ratio_bound": ttd / bound if 0 < bound < math.inf else math.nan,
         "decision_s": result.decision_s,
         "decisions": int(result.extra.get("solves", len(result.rounds))),
         **{key: result.extra[key] for key in ("makespan_s", "rounds", "utilisation") if key in result.extra},

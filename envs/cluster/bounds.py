@@ -44,7 +44,8 @@ def ttd_bounds(
     - ``single_type``: a job runs on one type at a time, which must have GPUs for its whole gang;
     - ``mixing``: a gang may stand on several types (``proportional``: its workers' rates add up;
       ``min``: per set of types at the rate of the slowest);
-    - ``forking``: a job has one copy per node, each on a whole node with enough GPUs of one type.
+    - ``forking``: a job has at most one copy per node, each on GPUs of one type; a job that no node
+      can hold has one gang on one type.
 
     A job that fits nowhere makes its bound infinite.
 
@@ -73,7 +74,7 @@ def ttd_bounds(
             mixed = _solve(_pool(workload, np.maximum(single, rates)), gpus)
         bounds["mixing"] = max(mixed, _longest(workload, fastest))
     if "forking" in kinds:
-        bounds["forking"] = _forking(workload, cluster, rates)
+        bounds["forking"] = _forking(workload, cluster, rates, single)
     return bounds
 
 
@@ -125,19 +126,26 @@ def _solve_min(pools: _Pools, gpus: Floats) -> float:
     return _minimise(pools, owner, rate, owner, use, pools.workers[owner], gpus, np.ones(len(owner)))
 
 
-def _forking(workload: Workload, cluster: Cluster, rates: Floats) -> float:
-    """min T: sum_h x_jh tau_jh >= S_j, tau_jh <= T - delay_j, sum_j tau_jh <= T, equal nodes as one."""
+def _forking(workload: Workload, cluster: Cluster, rates: Floats, single: Floats) -> float:
+    """min T: sum X_jhr tau_jhr >= S_j, sum_r tau_jhr <= T - delay_j, sum_jh W_j tau_jhr <= c_r T, equal nodes as one.
+
+    A job that no node can hold has the columns of ``single`` instead.
+    """
     nodes, count = np.unique(cluster.capacity, axis=0, return_counts=True)
+    groups, types = nodes.shape
     fits = workload.workers[:, None, None] <= nodes[None, :, :]
-    best = np.where(fits, rates[:, None, :], 0.0).max(axis=2)
-    pools = _pool(workload, best)
-    job, node = np.nonzero(pools.rates > 0)
-    equal = count[node].astype(np.float64)
-    group = np.arange(len(job))
-    bound = _minimise(
-        pools, job, pools.rates[job, node], group, node, np.ones(len(job)), count.astype(np.float64), equal
-    )
-    return max(bound, _longest(workload, (best * count).sum(axis=1)))
+    on_node = np.where(fits, rates[:, None, :], 0.0)
+    homeless = ~(on_node > 0).any(axis=(1, 2))
+    spread = np.where(homeless[:, None], single, 0.0)
+    pools = _pool(workload, np.concatenate((on_node.reshape(len(workload), -1), spread), axis=1))
+    job, place = np.nonzero(pools.rates > 0)
+    group, gpu_type = np.divmod(place, types)
+    times = np.append(count, 1).astype(np.float64)[group]
+    _, budget = np.unique(job * (groups + 1) + group, return_inverse=True)
+    rate, workers = pools.rates[job, place], pools.workers[job]
+    gpus = cluster.gpus_of_type.astype(np.float64)
+    bound = _minimise(pools, job, rate, budget, gpu_type, workers, gpus, times)
+    return max(bound, _longest(workload, on_node.max(axis=2) @ count + spread.max(axis=1)))
 
 
 def _minimise(

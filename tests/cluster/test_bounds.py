@@ -32,6 +32,20 @@ def test_mixing_bound_lets_gangs_stand_on_two_types() -> None:
     assert ttd_bounds(workload, cluster, mixed_rate="min")["mixing"] == pytest.approx(100.0)
 
 
+def test_copies_of_different_jobs_share_a_node() -> None:
+    jobs = tuple(Job(f"j{i}", 0, 1, 100, "m0") for i in range(2))
+    workload = Workload(jobs, table_of([[1.0, 1.0, 0.5]]))
+    assert ttd_bounds(workload, Cluster.parse("fast:2"))["forking"] == pytest.approx(100)
+    assert ttd_bounds(workload, Cluster.parse("fast:2x2"))["forking"] == pytest.approx(50)
+    assert ttd_bounds(workload, Cluster.parse("fast:1 slow:1"))["forking"] == pytest.approx(200 / 1.5)
+
+
+def test_a_gang_that_no_node_holds_is_not_forked() -> None:
+    workload = Workload((Job("a", 0, 4, 100, "m0"),), table_of([[4.0, 2.0, 1.0]]))
+    assert ttd_bounds(workload, Cluster.parse("fast:2x8"))["forking"] == pytest.approx(25.0)
+    assert ttd_bounds(workload, Cluster.parse("fast:2"))["forking"] == np.inf
+
+
 def test_late_arrivals_count() -> None:
     jobs = (Job("a", 0, 1, 10, "m0"), Job("b", 1000, 1, 100, "m0"))
     workload = Workload(jobs, table_of([[1.0, 1.0, 1.0]]))

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from importlib import resources
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -36,6 +37,7 @@ def launch(name: str, job: Callable[[DictConfig], Any], arguments: Sequence[str]
     run; anything else is a defect and keeps its traceback.
     """
     OmegaConf.register_new_resolver("unique_run", lambda: secrets.token_hex(3), replace=True, use_cache=True)
+    OmegaConf.register_new_resolver("choices", _choices, replace=True)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting
     begun: list[str] = []
     mistakes: list[tuple[str, Exception]] = []
@@ -128,6 +130,13 @@ def one_sentence(error: Exception, name: str, arguments: Sequence[str] = ()) -> 
         text = (str(cause).splitlines() or [type(cause).__name__])[0]
         text = f"{cause.full_key}: {text}" if cause.full_key else text
     return " ".join(line.strip() for line in text.splitlines() if line.strip()).rstrip(".") + "."
+
+
+def _choices(*groups: str) -> str:
+    """A line per group with the names of its files, for ``--help``."""
+    folders = {group: resources.files("hadoppler.conf").joinpath(group) for group in groups}
+    names = {group: sorted(path.name.removesuffix(".yaml") for path in folders[group].iterdir()) for group in groups}
+    return "\n".join(f"{group}: {', '.join(names[group])}" for group in groups) + "\n"
 
 
 def _other_way(group: str, choice: str) -> str:

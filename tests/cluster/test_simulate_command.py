@@ -407,6 +407,7 @@ def test_help_is_readable_and_its_examples_compose(capsys: pytest.CaptureFixture
     text = capsys.readouterr().out
     for group, choices in GROUPS.items():
         assert f"{group}: {', '.join(choices)}\n" in text
+    assert "topology" not in text
     examples = [shlex.split(line)[2:] for line in text.splitlines() if line.startswith("  hadoppler simulate ")]
     assert len(examples) >= 4
     for words in examples:

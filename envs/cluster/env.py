@@ -145,6 +145,7 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
         self.observation_space = cast("gym.Space[Observation]", self.layout.space())
         self.action_space = self.actions.space()
         self._simulation: Simulation | None = None
+        self._mask: NDArray[np.int8] | None = None
         self.view: ClusterView | None = None
         """What is to be decided on: the jobs of the window; None after the end."""
 
@@ -186,7 +187,7 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
 
     def observe(self) -> Observation:
         """Hook: the observation of the present state, in new arrays."""
-        return self.layout.observe(self.view, self.origin, self.queue)
+        return self.layout.observe(self.view, self.origin, self.queue, self.action_masks())
 
     def unflatten(self, observation: Observation) -> Observation:
         """Views of an observation's arrays in the shapes of the table above."""
@@ -194,7 +195,9 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
 
     def action_masks(self) -> NDArray[np.int8]:
         """int8 [M]: for each number of an action, in order, 1 for each value that a legal action can have."""
-        return self.actions.mask(self.view)
+        if self._mask is None:
+            self._mask = self.actions.mask(self.view)
+        return self._mask.copy()
 
     def encode(self, allocation: Allocation) -> NDArray[np.int64]:
         """The action of an allocation to jobs of ``view``; see ``ActionLayout.encode``."""
@@ -239,7 +242,7 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
         if wrong >= 0 and self.rules.illegal_action == "raise":
             raise self._refuse(wrong)
         if wrong >= 0 and self.rules.illegal_action == "terminate":
-            self.forfeited, self.view, self.queue = True, None, 0
+            self.forfeited, self.view, self.queue, self._mask = True, None, 0, None
             reward = -self.rules.forfeit(run) / self.scale - self.rules.illegal_penalty
             return self.observe(), reward, True, False, self._info(illegal=True)
         run.apply(allocation)
@@ -274,6 +277,7 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
         view = run.next_view()
         self.view = None if view is None else narrow(view, self.actions.window)
         self.queue = 0 if view is None or self.view is None else len(view) - len(self.view)
+        self._mask = None
         self.last_cost, self.cost = self.cost, self.rules.cost(run)
 
     def _open_view(self) -> ClusterView:

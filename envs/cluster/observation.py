@@ -70,7 +70,7 @@ class ObservationLayout:
                 parts[name] = spaces.Box(0.0, FEATURE_LIMIT, shape, np.float32)
         return spaces.Dict(parts)
 
-    def observe(self, view: ClusterView | None, origin: float, queue: int) -> Observation:
+    def observe(self, view: ClusterView | None, origin: float, queue: int, mask: NDArray[np.int8]) -> Observation:
         """New arrays; without a view all are 0 but the mask."""
         shapes, (node, gpu_type) = self.shapes, self.actions.slots
         arrays: Observation = {
@@ -89,7 +89,7 @@ class ObservationLayout:
                 mine = owner >= 0
                 np.add.at(by_node, (owner[mine], view.held.node[mine], view.held.gpu_type[mine]), view.held.count[mine])
                 arrays["held"][: len(view)] = by_node[:, node, gpu_type]
-        arrays["action_mask"] = self.actions.mask(view)
+        arrays["action_mask"] = mask
         return {name: arrays[name].reshape(-1) if self.flat else arrays[name] for name in shapes}
 
     def unflatten(self, observation: Observation) -> Observation:

@@ -119,11 +119,6 @@ class RoundChoices:
             self.status[position] = MORE
         self._refresh()
 
-    def keep_all(self) -> Allocation:
-        """Who can go on where it is does, and nothing else; whatever was chosen."""
-        self._kept, self._gangs = np.flatnonzero(self._jobs.available).tolist(), []
-        return self.allocation()[0]
-
     def _may_fork(self, position: int, option: int) -> bool:
         """Whether another copy may follow: all so far stand, or can stand, on one node each."""
         if option == KEEP:

@@ -15,7 +15,7 @@ from .env import ClusterSchedulingEnv
 from .features import FEATURE_LIMIT, global_feature_names, job_feature_names
 from .observation import Observation
 from .round_choices import KEEP, RoundChoices, option_names
-from .scheduler import Allocation
+from .scheduler import Allocation, ClusterView
 
 
 class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
@@ -29,7 +29,7 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
 
     Nodes are found when the round is closed (``RoundChoices.allocation``). A round is closed by itself once
     no job can be given anything more; a round in which none can from the start passes without a decision. So does,
-    with ``every_round=False``, a round with the same jobs and free GPUs as at the last decision: who runs goes on.
+    with ``every_round=False``, a round with the same jobs and free GPUs as at the last decision: all goes on.
 
     **Observation**: the environment's, with these instead; F, G as there:
 
@@ -77,7 +77,7 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
         self.observation_space = spaces.Dict({**inner, **boxes, **mask})
         self.every_round = every_round
         self._round: RoundChoices | None = None
-        self._decided: RoundChoices | None = None
+        self._decided: tuple[ClusterView, NDArray[np.int64]] | None = None
         self._last: Observation = {}
 
     @property
@@ -121,7 +121,6 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
         """As of the environment, before the first decision."""
         self._last, info = self.env.reset(seed=seed, options=options)
         self._decided = None
-        self._begin_round()
         _, _, _, more = self._pass_quiet_rounds()
         return self._observe(), info | more | {"action_mask": self.action_masks()}
 
@@ -148,56 +147,54 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
 
     def _close_round(self, penalty: float, illegal: bool) -> Any:
         assert self._round is not None
-        self._decided = self._round
         allocation, unplaced = self._round.allocation()
-        answer = self._forward(self._base.encode(allocation), {"illegal_action": illegal, "unplaced": unplaced})
+        action = self._base.encode(allocation)
+        self._decided = self._round.view, action
+        answer = self._forward(action, {"illegal_action": illegal, "unplaced": unplaced})
         observation, reward, terminated, truncated, info = answer
         return observation, reward - penalty, terminated, truncated, info
 
     def _forward(self, action: NDArray[np.int64], told: dict[str, Any]) -> Any:
         """Step the environment, and on through rounds without a decision."""
         self._last, reward, terminated, truncated, info = self.env.step(action)
-        self._begin_round()
-        if not (terminated or truncated):
-            more_reward, terminated, truncated, more = self._pass_quiet_rounds()
-            reward, info = float(reward) + more_reward, info | more
-        return self._observe(), reward, terminated, truncated, info | told | {"action_mask": self.action_masks()}
+        more = self._pass_quiet_rounds(terminated, truncated)
+        reward, terminated, truncated = float(reward) + more[0], more[1], more[2]
+        info = info | more[3] | told | {"action_mask": self.action_masks()}
+        return self._observe(), reward, terminated, truncated, info
 
-    def _pass_quiet_rounds(self) -> tuple[float, bool, bool, dict[str, Any]]:
-        """Let rounds pass in which nothing can be given, or nothing is asked; who can go on does."""
-        total, terminated, truncated = 0.0, False, False
+    def _pass_quiet_rounds(
+        self, terminated: bool = False, truncated: bool = False
+    ) -> tuple[float, bool, bool, dict[str, Any]]:
+        """Let rounds pass in which nothing can be given, or nothing is asked; then make ready for a decision."""
+        base, total = self._base, 0.0
         info: dict[str, Any] = {}
-        while self._round is not None and not (terminated or truncated):
-            if self._round.open and (self.every_round or not self._goes_on(self._round)):
-                break
-            action = self._base.encode(self._round.keep_all())
+        self._round = None
+        while base.view is not None and not (terminated or truncated):
+            if not self.every_round and (same := self._as_decided(base.view)) is not None:
+                action = same
+            else:
+                self._round = RoundChoices(base.view, base.actions.window, base.actions.mixing, base.actions.forking)
+                if self._round.open:
+                    break
+                self._round, action = None, base.actions.nothing()
             self._last, reward, terminated, truncated, info = self.env.step(action)
             total += float(reward)
-            self._begin_round()
+        self._extend_observation()
         return total, terminated, truncated, info
 
-    def _goes_on(self, now: RoundChoices) -> bool:
-        """Whether all is as at the last decision, and all that was given then goes on."""
-        before = self._decided
-        if before is None or now.view.mid_round or not np.array_equal(now.view.job, before.view.job):
-            return False
-        running = now.held.gangs > 0
-        same = np.array_equal(now.view.free, before.view.free) and bool(now.held.available[running].all())
-        return same and bool(running.any())
+    def _as_decided(self, view: ClusterView) -> NDArray[np.int64] | None:
+        """The last action, if it gave something and this round is as the one that it was decided in."""
+        if self._decided is None:
+            return None
+        before, action = self._decided
+        alike = not (view.mid_round or before.mid_round) and np.array_equal(view.job, before.job)
+        return action if alike and action.any() and np.array_equal(view.free, before.free) else None
 
-    def _begin_round(self) -> None:
-        """What does not change within a round is made here, once."""
-        base = self._base
-        self._round = None
-        if base.view is not None:
-            actions = base.actions
-            self._round = RoundChoices(base.view, actions.window, actions.mixing, actions.forking)
-        arrays = {
-            name: self._last[name].reshape(*self.shapes[name][:-1], -1) for name in ("job_features", "global_features")
-        }
-        jobs, whole = (np.zeros(self.shapes[name], np.float32) for name in arrays)
-        jobs[:, :-2] = arrays["job_features"]
-        whole[: arrays["global_features"].size] = arrays["global_features"]
+    def _extend_observation(self) -> None:
+        """What does not change within a round, with room for what does."""
+        jobs, whole = (np.zeros(shape, np.float32) for shape in self.shapes.values())
+        jobs[:, :-2] = self._last["job_features"].reshape(len(jobs), -1)
+        whole[: self._last["global_features"].size] = self._last["global_features"]
         self._static = jobs, whole
 
     def _observe(self) -> Observation:

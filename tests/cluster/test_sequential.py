@@ -201,7 +201,7 @@ def test_a_gang_that_is_torn_can_be_put_together() -> None:
     one[0], two[1], torn[:] = 1, 1, 1
     held = base(env)
     held.step(Allocation.from_rows([(0, 0, one), (1, 0, two), (2, 0, torn)]))
-    env._begin_round()
+    env._pass_quiet_rounds()
     assert held.view.job.tolist() == [2]
     assert env.action_masks().tolist() == [1, 1, 1, 0, 0, 0, 0, 0, 0, 1]
     env.step(1)
@@ -218,7 +218,7 @@ def test_a_gang_that_cannot_be_spread_waits() -> None:
     one, two = np.zeros((2, 2, 1), np.int64)
     one[0] = two[1] = 1
     base(env).step(Allocation.from_rows([(0, 0, one), (1, 0, two)]))
-    env._begin_round()
+    env._pass_quiet_rounds()
     for action in (0, 3, 7):
         *_, info = env.step(action)
     assert info["unplaced"] == 1

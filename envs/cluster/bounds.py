@@ -135,7 +135,7 @@ def _forking(workload: Workload, cluster: Cluster, rates: Floats, single: Floats
     groups, types = nodes.shape
     fits = workload.workers[:, None, None] <= nodes[None, :, :]
     on_node = np.where(fits, rates[:, None, :], 0.0)
-    homeless = ~(on_node > 0).any(axis=(1, 2))
+    homeless = on_node.max(axis=(1, 2)) <= 0
     spread = np.where(homeless[:, None], single, 0.0)
     pools = _pool(workload, np.concatenate((on_node.reshape(len(workload), -1), spread), axis=1))
     job, place = np.nonzero(pools.rates > 0)

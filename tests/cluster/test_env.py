@@ -21,6 +21,7 @@ from gymnasium.utils.env_checker import check_env
 from hypothesis import assume, given, settings, strategies as st
 
 from hadoppler import make_scheduler
+from hadoppler.baselines.cluster.registry import SCHEDULERS
 from hadoppler.envs.cluster import (
     Allocation,
     Cluster,
@@ -39,14 +40,10 @@ from hadoppler.envs.errors import AllocationError, ClusterError, UnknownNameErro
 
 NAME = "hadoppler/ClusterScheduling-v0"
 ALL = [
-    ("yarn_cs", {}),
-    ("tiresias", {"threshold_gpu_s": 20000.0}),
-    ("srtf", {}),
-    ("hadar", {}),
-    ("random", {}),
-    ("gavel", {"objective": "max_min"}),
+    *[(name, {}) for name in SCHEDULERS if name != "replay"],
     ("gavel", {"objective": "fifo", "aware": False}),
 ]
+"""Every scheduler that the registry knows."""
 
 
 def few_gavel(rng: np.random.Generator) -> Workload:
@@ -176,8 +173,9 @@ def test_every_scheduler_acts_through_it_as_in_the_simulator(name: str, options:
     failures = [NodeEvent(9000.0, "n0", "fail"), NodeEvent(20000.0, "n0", "restore")]
     rules = {"early_refill": refill, "failures": failures, "round_s": 1200.0}
     expected = simulate(workload, cluster, make_scheduler(name, **options), seed=5, **rules)
-    env = ClusterSchedulingEnv(workload, cluster, mixing=make_scheduler(name, **options).mixes, **rules)
-    steps = list(replay(env, make_scheduler(name, **options), seed=5))
+    scheduler = make_scheduler(name, **options)
+    env = ClusterSchedulingEnv(workload, cluster, mixing=scheduler.mixes, forking=scheduler.forks, **rules)
+    steps = list(replay(env, scheduler, seed=5))
     result = env.result(name)
     assert expected.jobs.finish.tolist() == result.jobs.finish.tolist()
     assert expected.jobs.restarts.tolist() == result.jobs.restarts.tolist()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -43,3 +44,18 @@ def find_by_name(name: str, table: Mapping[str, str], group: str, noun: str) -> 
     near = get_close_matches(name, valid, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise UnknownNameError(f"no {noun} is called {name!r}{hint}; choose one of {', '.join(valid)}.")
+
+
+def check_options(who: str, make: Callable[..., Any], options: Iterable[str]) -> None:
+    """Refuse options that ``make`` does not take; one that takes any checks them itself.
+
+    Raises:
+        UnknownNameError: there is no such option; the valid ones are listed.
+    """
+    parameters = inspect.signature(make).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for key in options:
+        if key not in parameters:
+            known = f"its options are {', '.join(parameters)}" if parameters else "it has no options"
+            raise UnknownNameError(f"the {who} has no option {key!r}; {known}.")

@@ -45,5 +45,9 @@ class TraceError(HadopplerError):
     """A trace of jobs cannot be read at all; single bad rows are reported with the workload instead."""
 
 
+class SchedulerError(HadopplerError):
+    """An option of a scheduler is out of range."""
+
+
 class AllocationError(HadopplerError):
     """A scheduler's decision does not belong to its cluster and jobs."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...envs.cluster import Scheduler
-from ...envs.errors import UnknownNameError
-from ..registry import find_by_name
+from ..registry import check_options, find_by_name
 
 SCHEDULERS: dict[str, str] = {
     "yarn_cs": "hadoppler.baselines.cluster.yarn_cs:YarnCS",
@@ -17,7 +15,8 @@ SCHEDULERS: dict[str, str] = {
     "random": "hadoppler.baselines.cluster.random_scheduler:RandomScheduler",
     "gavel": "hadoppler.baselines.cluster.gavel:gavel",
     "replay": "hadoppler.baselines.cluster.replay:replay",
-    "hadar": "hadoppler.baselines.cluster.hadar:Hadar",
+    "hadar": "hadoppler.baselines.cluster.hadar:hadar",
+    "hadare": "hadoppler.baselines.cluster.hadare:HadarE",
 }
 """Schedulers: name -> ``module:class or function`` that makes one from its options. Other packages add
 theirs through the entry point group ``hadoppler.schedulers``."""
@@ -34,9 +33,5 @@ def find_scheduler(
     """
     make: Callable[..., Scheduler] = find_by_name(name, table, "hadoppler.schedulers", "scheduler")
     options = dict(options or {})
-    valid = list(inspect.signature(make).parameters)
-    for key in options:
-        if key not in valid:
-            known = f"its options are {', '.join(valid)}" if valid else "it has no options"
-            raise UnknownNameError(f"the scheduler {name!r} has no option {key!r}; {known}.")
+    check_options(f"scheduler {name!r}", make, options)
     return make(**options)

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from hadoppler.baselines.cluster.allocation_search import search
 from hadoppler.baselines.cluster.find_alloc import find_alloc, give_or_return
-from hadoppler.baselines.cluster.hadar import Hadar
+from hadoppler.baselines.cluster.hadar_round import HadarRound
 from hadoppler.baselines.cluster.prices import INTEGRAL, NONE, PRE, PRICES, price_bounds, total_price, unit_price
 from hadoppler.baselines.cluster.registry import find_scheduler
 from hadoppler.baselines.cluster.utility import UTILITIES, find_utility, weighted
@@ -160,7 +160,7 @@ def test_any_callable_is_a_utility() -> None:
         return (1.0 + view.job[:, None]) * rates / view.best_rate[:, None]
 
     workload = workload_of((1, 100.0, (1.0, 0.0, 0.0)), (1, 100.0, (1.0, 0.0, 0.0)))
-    result = simulate(workload, Cluster.parse("v100:1"), Hadar(utility=second_first), restart_s=0)
+    result = simulate(workload, Cluster.parse("v100:1"), HadarRound(utility=second_first), restart_s=0)
     assert result.jobs.finish.tolist() == [200.0, 100.0]
 
 
@@ -190,7 +190,7 @@ def test_the_memo_is_optimal_and_the_beam_never_better(
     view = Simulation(workload, cluster, SimulationRules()).next_view()
     if view is None:
         return
-    scheduler = Hadar(price=price, utility=utility)
+    scheduler = HadarRound(price=price, utility=utility)
     queue, market, order = scheduler.prepare(view)
     free = view.free.astype(np.int32)
     _, exact = search(queue, market, free, order, 2 ** len(order))
@@ -201,7 +201,7 @@ def test_the_memo_is_optimal_and_the_beam_never_better(
 
 def test_skipping_a_greedy_job_pays() -> None:
     workload = workload_of((3, 100.0, (1.0, 0.0, 0.0)), *[(2, 100.0, (1.0, 0.0, 0.0))] * 2)
-    scheduler = Hadar(price="none", utility=lambda view, _: np.array([[3.3], [2.0], [2.0]]))
+    scheduler = HadarRound(price="none", utility=lambda view, _: np.array([[3.3], [2.0], [2.0]]))
     view = first_view(workload, Cluster.parse("v100:4"))
     queue, market, order = scheduler.prepare(view)
     free = view.free.astype(np.int32)
@@ -218,7 +218,7 @@ def test_every_run_stands_a_second_look(
 ) -> None:
     workload, cluster = world
     first, again = (
-        simulate(workload, cluster, Hadar(**options), round_s=round_s, early_refill=refill, mixed_rate=rule)
+        simulate(workload, cluster, HadarRound(**options), round_s=round_s, early_refill=refill, mixed_rate=rule)
         for _ in range(2)
     )
     audit(first, restart_s=10, mixed_rate=rule)
@@ -234,8 +234,8 @@ def test_times_scale_with_the_unit(options: dict, world: tuple[Workload, Cluster
     table, unit = workload.throughputs, 8.0
     jobs = tuple(Job(j.id, j.arrival * unit, j.workers, j.steps, j.model) for j in workload.jobs)
     scaled = Workload(jobs, ThroughputTable(table.types, table.rows, table.rates / unit, table.spread / unit))
-    first = simulate(workload, cluster, Hadar(**options), round_s=50, restart_s=10)
-    second = simulate(scaled, cluster, Hadar(**options), round_s=50 * unit, restart_s=10 * unit)
+    first = simulate(workload, cluster, HadarRound(**options), round_s=50, restart_s=10)
+    second = simulate(scaled, cluster, HadarRound(**options), round_s=50 * unit, restart_s=10 * unit)
     assert (first.jobs.finish * unit).tolist() == pytest.approx(second.jobs.finish.tolist(), abs=0, rel=0, nan_ok=True)
 
 
@@ -252,7 +252,7 @@ def test_the_same_bytes_on_a_mixed_workload_and_reasons() -> None:
 def test_backfill_is_a_switch() -> None:
     workload, cluster = workload_of(*[(1, 1000.0, (1.0, 0.0, 0.0))] * 4), Cluster.parse("v100:4")
     view = first_view(workload, cluster)
-    dear = Hadar(price="pre", exact_jobs=0, beam=1, utility=lambda v, x: 1.0 + 9.0 * (v.job[:, None] == 0) * x / x)
+    dear = HadarRound(price="pre", exact_jobs=0, beam=1, utility=lambda v, x: 1.0 + 9.0 * (v.job[:, None] == 0) * x / x)
     assert len(dear.schedule(view)) == 4
     dear.backfill = False
     alone = dear.schedule(view)
@@ -266,4 +266,4 @@ def test_bad_options_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="price"):
         find_scheduler("hadar", {"price": "post"})
     with pytest.raises(ValueError, match="beam"):
-        Hadar(beam=0)
+        HadarRound(beam=0)

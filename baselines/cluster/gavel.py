@@ -94,7 +94,9 @@ class GavelScheduler:
         (held,) = np.nonzero((self._type_of >= 0) & (ran > 0))
         np.add.at(self._shares.job_time, (held, self._type_of[held]), ran[held])
         np.add.at(self._shares.type_time, self._type_of[held], ran[held])
-        self._rates[fresh], self._workers[fresh] = view.rates[~self._known[job]], view.workers[~self._known[job]]
+        self._workers[fresh] = view.workers[~self._known[job]]
+        self._need = self._need or not np.array_equal(self._rates[job], view.rates)
+        self._rates[job] = view.rates
         self._shares.job_time[fresh] = self._round_s / 2
         self._shares.type_time[:] += self._round_s / 2 * len(fresh)
         self._shares.listed[fresh] = False

@@ -95,7 +95,7 @@ def _places(view: ClusterView) -> tuple[Floats, Integers]:
     on_node = np.where(fits, view.rates[:, None, :], 0.0)
     best = on_node.argmax(axis=2)
     rate = np.take_along_axis(on_node, best[:, :, None], axis=2)[:, :, 0]
-    homeless = ~(rate > 0).any(axis=1)
+    homeless = np.logical_not((rate > 0).any(axis=1))
     spread = np.where(homeless[:, None], view.spread_rates, 0.0)
     types = np.broadcast_to(np.arange(capacity.shape[1]), spread.shape)
     return np.concatenate((rate, spread), axis=1), np.concatenate((best, types), axis=1)
@@ -106,7 +106,7 @@ def _held(view: ClusterView) -> NDArray[np.bool_]:
     held, (nodes, types) = view.held, view.cluster.capacity.shape
     there = np.zeros((len(view), nodes + types), dtype=np.bool_)
     owner = np.searchsorted(view.job, held.job)
-    known = np.append(view.job, -1)[owner] == held.job
+    known = np.asarray(np.append(view.job, -1)[owner] == held.job)
     size = np.diff(held.ptr)
     entry = np.repeat(known, size)
     there[np.repeat(owner, size)[entry], held.node[entry]] = True

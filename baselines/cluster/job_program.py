@@ -109,6 +109,11 @@ class JobProgram:
         if status != optimal:
             raise ClusterError(f"HiGHS ended with {status} on {len(self._slots)} jobs; expected an optimum.")
 
+    @property
+    def objective(self) -> float:
+        """Value of the last solution."""
+        return float(self._model.getObjectiveValue())
+
     def _retire(self, slots: Integers) -> None:
         columns, rows = self.columns(slots).ravel(), self.rows(slots).ravel()
         nothing, limit = np.zeros(len(columns)), np.full(len(rows), np.inf)

@@ -164,7 +164,7 @@ def test_any_callable_is_a_utility() -> None:
     assert result.jobs.finish.tolist() == [200.0, 100.0]
 
 
-def brute_force(scheduler: Hadar, view: ClusterView) -> float:
+def brute_force(scheduler: HadarRound, view: ClusterView) -> float:
     """Largest sum of payoffs over all ways to skip jobs, each other one getting FIND_ALLOC's choice."""
     queue, market, order = scheduler.prepare(view)
     room, best = int(view.workers.max()), 0.0

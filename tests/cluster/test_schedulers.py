@@ -29,6 +29,7 @@ ALL = [
     ("tiresias", {"threshold_gpu_s": 200.0}),
     ("srtf", {}),
     ("hadar", {}),
+    ("hadar", {"mode": "horizon"}),
     ("random", {}),
     ("gavel", {"objective": "max_min"}),
     ("gavel", {"objective": "makespan"}),

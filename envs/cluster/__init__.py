@@ -3,6 +3,8 @@
 from .bounds import ttd_bounds
 from .cluster import Cluster, Node
 from .env import ClusterSchedulingEnv
+from .estimation import disturbed, estimate_table, prior_table
+from .estimator import RateEstimator
 from .failures import NodeEvent, draw_failures
 from .forks import ForkLedger, split_steps
 from .generators import make_workload
@@ -31,6 +33,7 @@ __all__ = [
     "MachineUse",
     "Node",
     "NodeEvent",
+    "RateEstimator",
     "Rejected",
     "RoundLog",
     "Scheduler",
@@ -39,9 +42,12 @@ __all__ = [
     "SimulationRules",
     "ThroughputTable",
     "Workload",
+    "disturbed",
     "draw_failures",
+    "estimate_table",
     "gang_rate",
     "make_workload",
+    "prior_table",
     "read_pai_machines",
     "read_workload",
     "replay",

@@ -69,15 +69,23 @@ def _done(gangs: kernels.Gangs, gang: int, now: float) -> float:
 
 
 def begin_forks(
-    jobs: kernels.Jobs, gangs: kernels.Gangs, allocation: Allocation, round_end: float, consolidation_s: float
+    jobs: kernels.Jobs,
+    gangs: kernels.Gangs,
+    allocation: Allocation,
+    believed: Floats,
+    round_end: float,
+    consolidation_s: float,
 ) -> None:
-    """Give each copy its steps of this round; a job whose last steps are given ends with its slowest copy."""
+    """Give each copy its steps of this round; a job whose last steps are given ends with its slowest copy.
+
+    Steps are split by the rates [A] that are ``believed``; how many are done is up to the true ones.
+    """
     for job in dict.fromkeys(gangs.job[gangs.forked].tolist()):
         copies = np.flatnonzero(gangs.job == job)
         seconds = np.maximum(0.0, round_end - consolidation_s - gangs.work_start[copies])
         share = None if allocation.share is None else allocation.share[copies]
         if share is None or np.isnan(share).any():
-            share = np.array(split_steps(float(jobs.remaining[job]), gangs.rate[copies].tolist(), seconds.tolist()))
+            share = np.array(split_steps(float(jobs.remaining[job]), believed[copies].tolist(), seconds.tolist()))
         share = np.minimum(share, float(jobs.remaining[job]))
         reach = gangs.rate[copies] * seconds * (1 + 1e-12)
         gangs.budget[copies] = share

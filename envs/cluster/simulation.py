@@ -9,6 +9,7 @@ import numpy as np
 from ..errors import AllocationError
 from . import kernels
 from .cluster import Cluster
+from .estimator import RateEstimator
 from .failures import NodeEvent, check_events
 from .fork_rounds import begin_forks, book_forks, check_shares, fork_running, mark_forks
 from .result import ClusterResult, RoundLog
@@ -36,6 +37,7 @@ class Simulation:
         mixes: whether a gang may stand on several types; decides which jobs can fit at all.
         explain: ask schedulers for reasons.
         log: keep every decision for ``rounds.csv``.
+        estimator: views show its rates instead of the true ones; it is told what every gang did.
     """
 
     def __init__(
@@ -48,10 +50,13 @@ class Simulation:
         mixes: bool = True,
         explain: bool = False,
         log: bool = True,
+        estimator: RateEstimator | None = None,
     ) -> None:
         self.workload, self.cluster, self.rules = workload, cluster, rules or SimulationRules()
         self.state = ClusterState(workload, cluster, mixes)
         self.log = RoundLog(keep=log)
+        self.estimator = estimator
+        self._shown = self.state.jobs if estimator is None else estimator
         self.explain = explain
         self._events = check_events(failures, cluster)
         self._usable = np.ones(len(cluster.nodes), dtype=bool)
@@ -113,7 +118,8 @@ class Simulation:
             fork_running(jobs, old, added, now)
         outcome = kernels.start_gangs(jobs, old, added, free.copy(), now, rules.restart_s, self._mixed)
         self._check(outcome, allocation)
-        begin_forks(jobs, added, allocation, self.round_end, rules.consolidation_s)
+        believed = added.rate if self.estimator is None else self.estimator.gang_rates(allocation)
+        begin_forks(jobs, added, allocation, believed, self.round_end, rules.consolidation_s)
         self._refuse(allocation)
         self._gangs = concatenate_gangs(jobs, self._gangs, added) if mid_round else added
         self._held = state.as_allocation(self._gangs)
@@ -121,6 +127,8 @@ class Simulation:
         self.log.add(now, mid_round, len(state.active), len(self._gangs.job), restarts, allocation, added)
         self._refill = None
         self._pass_time()
+        if self.estimator is not None:
+            self._tell(self.estimator, now)
 
     def _pass_time(self) -> None:
         """Advance to the next decision: a refill, the end of the round, or of all that runs."""
@@ -154,6 +162,13 @@ class Simulation:
                 return
             if refill and self._offer(ended):
                 return
+
+    def _tell(self, estimator: RateEstimator, begin: float) -> None:
+        """Report steps done / seconds of work of the gangs that worked since ``begin``; lost ones tell nothing."""
+        gangs = self._gangs
+        worked = np.minimum(gangs.end, self.time) > np.maximum(gangs.work_start, begin)
+        ended = np.isfinite(self.state.jobs.finish[gangs.job])
+        estimator.observe(self._held, np.where(worked & (gangs.alive | ended), gangs.rate, np.nan))
 
     def _end_round(self, now: float) -> None:
         """Close the round at ``now``, its end or the moment when nothing runs any more."""
@@ -225,8 +240,8 @@ class Simulation:
             attained_s=jobs.held_s[rows],
             running_s=jobs.running_s[rows],
             weight=self.workload.weight[rows],
-            rates=jobs.rates[rows],
-            spread_rates=jobs.spread[rows],
+            rates=self._shown.rates[rows],
+            spread_rates=self._shown.spread[rows],
             held=self._held,
             held_gang=jobs.gang[rows],
             explain=self.explain,

@@ -10,11 +10,13 @@ import numpy as np
 
 from ..errors import ClusterError
 from .cluster import Cluster
+from .estimator import RateEstimator
 from .failures import NodeEvent
 from .result import ClusterResult
 from .rules import SimulationRules
 from .scheduler import FractionalPolicy, MixedRate, Scheduler
 from .simulation import Simulation
+from .throughput import ThroughputTable
 from .workload import Workload
 
 
@@ -29,6 +31,7 @@ def simulate(
     mixed_rate: MixedRate = "proportional",
     consolidation_s: float = 15.0,
     failures: Sequence[NodeEvent] = (),
+    estimates: ThroughputTable | None = None,
     mechanism: Literal["gavel"] | None = None,
     seed: int = 0,
     explain: bool = False,
@@ -44,6 +47,8 @@ def simulate(
             has one as its ``policy``.
         round_s, restart_s, early_refill, mixed_rate, consolidation_s: ``SimulationRules``.
         failures: what happens to nodes when.
+        estimates: rates that the scheduler is shown at first (``prior_table``); a ``RateEstimator``
+            corrects them by what is measured. None: it is shown the true rates.
         mechanism: ``gavel`` follows Gavel's rounds to the letter, with its faults, for comparisons
             with it; the other rules are ignored then.
         seed: of the scheduler's random draws.
@@ -60,6 +65,8 @@ def simulate(
         from .gavel_mechanism import simulate_gavel
 
         policy = cast(FractionalPolicy, scheduler.policy if hasattr(scheduler, "policy") else scheduler)
+        if estimates is not None:
+            raise ClusterError("mechanism=gavel knows no estimates; leave estimates or mechanism out.")
         return simulate_gavel(workload, cluster, policy, round_s=round_s, seed=seed)
     if mechanism is not None:
         raise ClusterError(f"mechanism is {mechanism!r}; expected gavel or none.")
@@ -73,7 +80,9 @@ def simulate(
         )
     rules = SimulationRules(round_s, restart_s, early_refill, mixed_rate, consolidation_s)
     scheduler.reset(cluster, round_s, np.random.default_rng(seed))
-    run = Simulation(workload, cluster, rules, failures=failures, mixes=scheduler.mixes, explain=explain, log=log)
+    estimator = None if estimates is None else RateEstimator.from_table(estimates, workload, cluster, mixed_rate)
+    how = {"mixes": scheduler.mixes, "explain": explain, "log": log}
+    run = Simulation(workload, cluster, rules, failures=failures, estimator=estimator, **how)
     seconds = _drive(run, scheduler, max_rounds)
     return run.result(scheduler.name, seconds)
 

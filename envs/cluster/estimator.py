@@ -70,7 +70,7 @@ class RateEstimator:
         """Priors of a workload's jobs from a table of estimates; the true table says which types fit.
 
         Raises:
-            ThroughputError: the estimates lack a job's model or a GPU type, or hold no rate above 0 where one is needed.
+            ThroughputError: the estimates lack a job's model, a GPU type, or a rate above 0 where one is needed.
         """
         true, true_spread = workload.rates(cluster)
         rates, spread = estimates.rates_of(workload.jobs, cluster)

@@ -68,8 +68,8 @@ GPUS: dict[str, GpuFacts] = {
 MODELS: dict[str, ModelFacts] = {
     "ResNet-18": ModelFacts(
         1.11e9, 40e6, 3 * 32 * 32 * 4, 4 * 11.17e6,
-        source="CIFAR-10, 32 x 32: 0.56 G multiply-adds and 11.2 M parameters, published for this variant; bytes moved: "
-        "our estimate, 0.56 M convolution outputs of 4 bytes, each read or written 18 times",
+        source="CIFAR-10, 32 x 32: 0.56 G multiply-adds and 11.2 M parameters, published for this variant; bytes "
+        "moved: our estimate, 0.56 M convolution outputs of 4 bytes, each read or written 18 times",
     ),
     "ResNet-50": ModelFacts(
         8.2e9, 800e6, 3 * 224 * 224 * 4, 4 * 25.6e6,

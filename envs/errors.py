@@ -51,3 +51,7 @@ class SchedulerError(HadopplerError):
 
 class AllocationError(HadopplerError):
     """A scheduler's decision does not belong to its cluster and jobs."""
+
+
+class CheckpointError(HadopplerError):
+    """A file of a trained policy is missing, or is not one."""

@@ -1,0 +1,87 @@
+"""The learned policy as a scheduler: it decides greedily, whenever jobs or nodes came or went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ...envs.cluster import Allocation, Cluster, ClusterView
+from ...envs.cluster.features import observe_round
+from ...envs.cluster.round_choices import RoundChoices
+from .checkpoint import load_policy
+from .network import ClusterNetwork
+
+
+class LearnedScheduler:
+    """The decision with the highest score, again and again, until none is left or closing scores highest.
+
+    In a round with the same jobs and free GPUs as at the last decision all goes on, as in the training environment
+    ``SequentialAllocation(every_round=False)``. All jobs are seen, however many there are.
+
+    Args:
+        checkpoint: file of a trained policy; None: the one that comes with the package.
+        mixing: whether a gang may stand on several types.
+
+    Raises:
+        CheckpointError: the file is not there, or is no policy.
+    """
+
+    name = "learned"
+    forks = False
+
+    def __init__(self, checkpoint: str | Path | None = None, mixing: bool = True) -> None:
+        self.network, _ = load_policy(checkpoint)
+        self.mixes = mixing
+
+    @classmethod
+    def of(cls, network: ClusterNetwork, mixing: bool = True) -> LearnedScheduler:
+        """With a network at hand, such as one in training."""
+        scheduler = cls.__new__(cls)
+        scheduler.network, scheduler.mixes = network, mixing
+        return scheduler
+
+    def reset(self, cluster: Cluster, round_s: float, rng: np.random.Generator) -> None:
+        """Forget everything; nothing is drawn."""
+        self._origin: float | None = None
+        self._decided: tuple[ClusterView, Allocation] | None = None
+
+    def schedule(self, view: ClusterView) -> Allocation:
+        """Decide, or go on as before."""
+        if self._origin is None:
+            self._origin = float(view.arrival[0])
+        if self._decided is not None and goes_on(*self._decided, view):
+            return self._decided[1]
+        allocation = decide_round(self.network, view, self._origin, self.mixes)
+        self._decided = view, allocation
+        return allocation
+
+
+def goes_on(before: ClusterView, allocation: Allocation, view: ClusterView) -> bool:
+    """Whether a view asks for nothing new: same jobs and free GPUs, at a round's start, and something runs."""
+    whole = not (view.mid_round or before.mid_round) and len(allocation) > 0
+    return whole and np.array_equal(view.job, before.job) and np.array_equal(view.free, before.free)
+
+
+@torch.no_grad()
+def decide_round(network: ClusterNetwork, view: ClusterView, origin: float, mixing: bool) -> Allocation:
+    """Greedy decisions of a network in one round, of which the first gives GPUs to a job; ties go to the first."""
+    choices = RoundChoices(view, len(view), mixing, False)
+    rows, whole = observe_round(view, choices.held, origin, 0)
+    known = network.encode(torch.from_numpy(rows)[None], torch.from_numpy(whole)[None])
+    gpus, given = view.cluster.gpus, False
+    while choices.open:
+        state = np.stack((choices.status > 0, choices.mixed_rate), axis=1).astype(np.float32)
+        left = torch.from_numpy((choices.left / gpus).astype(np.float32))
+        scores = network.decide(known, torch.from_numpy(state)[None], left[None], mixing)[0][0].numpy()
+        legal = choices.mask > 0
+        if not given:  # a cluster is never left idle
+            legal[choices.options - 1 :: choices.options] = legal[-1] = False
+        action = int(np.where(legal, scores, -np.inf).argmax())
+        if action == len(scores) - 1:
+            break
+        position, option = divmod(action, choices.options)
+        choices.choose(position, option)
+        given = given or option < choices.options - 1
+    return choices.allocation()[0]

@@ -22,7 +22,7 @@ from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.report import write_results, write_run_record
 
 if TYPE_CHECKING:
-    from hadoppler.envs.cluster import Cluster, NodeEvent, Workload
+    from hadoppler.envs.cluster import Cluster, NodeEvent, ThroughputTable, Workload
     from hadoppler.scripts.simulation_runs import Choice, Outcome, Task
 
 
@@ -50,6 +50,8 @@ class SimulateConfig:
     consolidation_s: float = 15.0
     mechanism: str | None = None
     failures: Failures = field(default_factory=Failures)
+    estimates: str | None = "none"
+    estimates_factor: float = 3.0
     reference: str | None = None
     explain: bool = False
     max_rounds: int | None = None
@@ -60,6 +62,9 @@ class SimulateConfig:
 
 RULES = ("round_s", "restart_s", "early_refill", "mixed_rate", "consolidation_s", "mechanism", "explain", "max_rounds")
 """Settings that are arguments of ``simulate``."""
+NO_ESTIMATES = (None, "none")
+ESTIMATES = (*NO_ESTIMATES, "formula", "disturbed")
+"""What schedulers may know of rates: the true ones, or estimates that measurements correct."""
 MOST_EVENTS = 2_000_000
 """Failures and repairs of nodes that one run may be given."""
 
@@ -82,9 +87,10 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
     seeds, choices = chosen_seeds(config), chosen_schedulers(config)
     reference = chosen_reference(config, choices)
     worlds = {seed: build_world(config, seed) for seed in seeds}
+    shown = {seed: shown_rates(config, seed, world) for seed, world in worlds.items()}
     write_run_record(folder, config)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".parts-") as parts:
-        outcomes = run_tasks(console, make_tasks(config, choices, worlds, Path(parts)), config.processes)
+        outcomes = run_tasks(console, make_tasks(config, choices, worlds, shown, Path(parts)), config.processes)
         rows = [outcome.row for _, outcome in outcomes if outcome.row]
         if not rows:
             reasons = dict.fromkeys(outcome.failure for _, outcome in outcomes)
@@ -117,6 +123,10 @@ def check_numbers(config: DictConfig) -> None:
     if config.mechanism not in (None, "gavel"):
         raise CommandError(f"mechanism is {config.mechanism!r}; expected gavel or null.")
     SimulationRules(config.round_s, config.restart_s, config.early_refill, config.mixed_rate, config.consolidation_s)
+    if config.estimates not in ESTIMATES:
+        raise CommandError(f"estimates is {config.estimates!r}; expected none, formula or disturbed.")
+    if config.estimates not in NO_ESTIMATES and config.mechanism is not None:
+        raise CommandError("mechanism=gavel knows no estimates; leave estimates or mechanism out.")
     for name in ("mean_between_s", "repair_s", "until_s"):
         value = config.failures[name]
         if value is not None and not (math.isfinite(value) and value > 0):
@@ -204,7 +214,22 @@ def build_world(config: DictConfig, seed: int) -> World:
     return workload, cluster, draw_failures(cluster, until_s=until, rng=rng, **spaced)
 
 
-def make_tasks(config: DictConfig, choices: Sequence[Choice], worlds: Mapping[int, World], parts: Path) -> list[Task]:
+def shown_rates(config: DictConfig, seed: int, world: World) -> ThroughputTable | None:
+    """Estimates that schedulers are shown at first with a seed; None: the true rates."""
+    from hadoppler.envs.cluster import prior_table
+
+    if config.estimates in NO_ESTIMATES:
+        return None
+    return prior_table(config.estimates, *world[:2], factor=config.estimates_factor, seed=seed)
+
+
+def make_tasks(
+    config: DictConfig,
+    choices: Sequence[Choice],
+    worlds: Mapping[int, World],
+    shown: Mapping[int, ThroughputTable | None],
+    parts: Path,
+) -> list[Task]:
     """One run per seed and scheduler; pictures show the first seed."""
     from hadoppler.scripts.simulation_runs import Task
 
@@ -217,7 +242,7 @@ def make_tasks(config: DictConfig, choices: Sequence[Choice], worlds: Mapping[in
             workload,
             cluster,
             failures,
-            rules,
+            {**rules, "estimates": shown[seed]},
             parts,
             rounds=config.rounds or (config.pictures and seed == first),
             pictured=config.pictures and seed == first,

@@ -161,6 +161,9 @@ def _print_legend(console: Console, lines: Sequence[Row]) -> None:
 def print_remarks(console: Console, workload: Workload, outcomes: Sequence[tuple[Task, Outcome]]) -> None:
     """Where rates come from, rows of the trace that were rejected, jobs that were left out, runs that failed."""
     say(console, f"Throughputs: {workload.throughputs.source}.")
+    estimates = outcomes[0][0].rules.get("estimates")
+    if estimates is not None:
+        say(console, f"Schedulers were shown estimates ({estimates.source}), corrected by what was measured.")
     for note in workload.notes:
         say(console, f"Trace: {note}.")
     if workload.rejected:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ from hadoppler.envs.cluster import (
 from hadoppler.envs.cluster.estimation import step_seconds
 from hadoppler.envs.cluster.facts import GPUS, MODELS, GpuFacts, ModelFacts
 from hadoppler.envs.errors import ClusterError, ThroughputError
+from hadoppler.scripts import simulate as command
 
 GPU = GpuFacts(1e12, 1e11, 1e10)
 MODEL = ModelFacts(flops=1e9, bytes_moved=1e8, input_bytes=1e6, parameter_bytes=1e8)
@@ -350,3 +353,35 @@ def test_refusals() -> None:
         simulate(workload, cluster, gavel, estimates=nothing)
     with pytest.raises(ThroughputError, match="expected one of formula, disturbed"):
         prior_table("guess", workload, cluster)  # type: ignore[arg-type]
+
+
+# --- on the command line ------------------------------------------------------------------------------
+
+
+def run_simulate(*arguments: str) -> dict[str, Any]:
+    """``results.json`` of a run in the current folder."""
+    before = set(Path().glob("runs/simulate/*/results.json"))
+    assert command.main(["workload.jobs=12", "pictures=false", "rounds=false", *arguments]) == 0
+    (new,) = set(Path().glob("runs/simulate/*/results.json")) - before
+    return json.loads(new.read_text())
+
+
+def test_simulate_takes_estimates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = ["cluster=parse", "cluster.text=v100:4 p100:4 k80:4"]
+    plain = run_simulate("scheduler=[tiresias,gavel]", *small)
+    assert "shown estimates" not in capsys.readouterr().out
+    for prior, told in (("formula", "estimated from published figures"), ("disturbed", "wrong by 2x at random")):
+        rows = run_simulate("scheduler=[tiresias,gavel]", f"estimates={prior}", "estimates_factor=2", *small)["rows"]
+        assert told in capsys.readouterr().out
+        assert rows[0]["ttd_s"] == plain["rows"][0]["ttd_s"]  # Tiresias knows no rates
+        assert rows[1]["ttd_s"] != plain["rows"][1]["ttd_s"]
+    for arguments, message in (
+        (["estimates=guess"], "estimates is 'guess'; expected none, formula or disturbed."),
+        (["estimates=disturbed", "estimates_factor=0"], "the factor is 0.0; expected a number from 1 up"),
+        (["estimates=formula", "mechanism=gavel", "scheduler=[gavel]"], "mechanism=gavel knows no estimates"),
+    ):
+        assert command.main(arguments) == 2
+        assert message in capsys.readouterr().err

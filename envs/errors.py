@@ -55,3 +55,7 @@ class AllocationError(HadopplerError):
 
 class CheckpointError(HadopplerError):
     """A file of a trained policy is missing, or is not one."""
+
+
+class TrainingError(HadopplerError):
+    """A setting of a training is out of range."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...envs.cluster import Cluster, ClusterSchedulingEnv, Scheduler, SequentialAllocation, Workload, simulate
-from .network import ClusterNetwork
+from .network import ClusterNetwork, split
 
 Bits = NDArray[np.bool_]
 Floats = NDArray[np.float32]
@@ -65,25 +65,42 @@ def demonstrate(
     observation, _ = env.reset(seed=0)
     teacher.reset(cluster, inner.simulation_rules.round_s, rng)
     kept: list[tuple[Example, float]] = []
+    greedy = _Greedy(learner) if learner is not None else None
     total, decided, wanted = 0.0, -1, np.zeros(0, np.bool_)
     while not inner.over:
         mask = observation["action_mask"] > 0
-        if decided != inner.decisions:
+        if begins := decided != inner.decisions:
             decided, wanted = inner.decisions, np.zeros(len(mask), np.bool_)
             wanted[env.actions_for(teacher.schedule(inner.view))] = True
         right = wanted & mask
         right[-1] = not right[:-1].any()
         if rng.random() < part:
             kept.append((_example(observation, mask, right), total))
-        if learner is None:
+        if greedy is not None:
+            action = greedy.decide(observation, mask, begins)
+        else:
             (choices,) = np.nonzero(right)
             action = int(choices[rng.integers(len(choices))])
-        else:
-            action = _best(learner, observation, mask)
         observation, reward, *_ = env.step(action)
         total += float(reward)
         wanted[action] = False
     return [example._replace(value=total - before) for example, before in kept]
+
+
+class _Greedy:
+    """Best-scored decisions of a network; it looks at a round's jobs once."""
+
+    def __init__(self, network: ClusterNetwork) -> None:
+        self.network = network
+
+    @torch.no_grad()
+    def decide(self, observation: dict[str, Floats], mask: Bits, begins: bool) -> int:
+        seen = split(*(torch.from_numpy(observation[name])[None] for name in ("job_features", "global_features")))
+        if begins:
+            self.known = self.network.encode(seen.rows, seen.whole)
+        mixing = (len(mask) - 1) // seen.rows.shape[1] == seen.left.shape[1] + 3
+        scores = self.network.decide(self.known, seen.state, seen.left, mixing)[0][0].numpy()
+        return int(np.where(mask, scores, -np.inf).argmax())
 
 
 def _example(observation: dict[str, Floats], mask: Bits, right: Bits) -> Example:
@@ -92,13 +109,6 @@ def _example(observation: dict[str, Floats], mask: Bits, right: Bits) -> Example
     n, options = int(rows[:, 0].sum()), (len(mask) - 1) // len(rows)
     cut = np.append(np.arange(n * options), len(mask) - 1)
     return Example(rows[:n], observation["global_features"], mask[cut], right[cut], 0.0)
-
-
-@torch.no_grad()
-def _best(network: ClusterNetwork, observation: dict[str, Floats], mask: Bits) -> int:
-    rows, whole = (torch.from_numpy(observation[name])[None] for name in ("job_features", "global_features"))
-    scores = network(rows, whole, len(mask))[0][0].numpy()
-    return int(np.where(mask, scores, -np.inf).argmax())
 
 
 class Batch(NamedTuple):

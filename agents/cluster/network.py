@@ -107,12 +107,27 @@ class ClusterNetwork(nn.Module):
 
         ``choices`` is the number of decisions J * O + 1; J and R follow from the shapes.
         """
-        types = (global_features.shape[-1] - len(GLOBAL_FEATURES)) // (PER_TYPE + 1)
-        columns = len(JOB_FEATURES) + PER_JOB_AND_TYPE * types + 2
-        rows = job_features.reshape(len(job_features), -1, columns)
-        mixing = (choices - 1) // rows.shape[1] == types + 3
-        known = self.encode(rows[..., :-2], global_features[..., :-types])
-        return self.decide(known, rows[..., -2:], global_features[..., -types:], mixing)
+        seen = split(job_features, global_features)
+        mixing = (choices - 1) // seen.rows.shape[1] == seen.left.shape[1] + 3
+        return self.decide(self.encode(seen.rows, seen.whole), seen.state, seen.left, mixing)
+
+
+class Seen(NamedTuple):
+    """An observation in parts: what stays for a round, ``rows`` [B, J, 17 + 3R] and ``whole`` [B, 7 + 3R]; and what
+    changes, ``state`` [B, J, 2] and ``left`` [B, R]."""
+
+    rows: Tensor
+    whole: Tensor
+    state: Tensor
+    left: Tensor
+
+
+def split(job_features: Tensor, global_features: Tensor) -> Seen:
+    """The parts of observations of ``SequentialAllocation``, flat or not."""
+    types = (global_features.shape[-1] - len(GLOBAL_FEATURES)) // (PER_TYPE + 1)
+    columns = len(JOB_FEATURES) + PER_JOB_AND_TYPE * types + 2
+    rows = job_features.reshape(len(job_features), -1, columns)
+    return Seen(rows[..., :-2], global_features[..., :-types], rows[..., -2:], global_features[..., -types:])
 
 
 def _mean(job: Tensor, present: Tensor) -> Tensor:

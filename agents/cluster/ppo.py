@@ -1,0 +1,104 @@
+"""The network as a policy of sb3-contrib's MaskablePPO, and fine-tuning with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+from sb3_contrib import MaskablePPO
+from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+from torch import Tensor, nn
+
+from .network import ClusterNetwork
+
+
+class _AsSeen(BaseFeaturesExtractor):
+    """Hands observations on as they are."""
+
+    def __init__(self, observation_space: gym.Space) -> None:
+        super().__init__(observation_space, features_dim=1)
+
+    def forward(self, observation: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return observation
+
+
+class _ActorAndCritic(nn.Module):
+    """The network where stable-baselines3 has its hidden layers."""
+
+    def __init__(self, network: ClusterNetwork, choices: int) -> None:
+        super().__init__()
+        self.network, self.choices = network, choices
+
+    def forward(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        rows, whole = observation["job_features"], observation["global_features"]
+        scores, value = self.network(rows, whole, self.choices)
+        return scores, value[:, None]
+
+    def forward_actor(self, observation: Mapping[str, Tensor]) -> Tensor:
+        return self(observation)[0]
+
+    def forward_critic(self, observation: Mapping[str, Tensor]) -> Tensor:
+        return self(observation)[1]
+
+
+class ClusterPolicy(MaskableActorCriticPolicy):
+    """``MaskablePPO(ClusterPolicy, env, ...)`` for ``SequentialAllocation`` with any window, cluster and options.
+
+    Args:
+        network_width: of a new ``ClusterNetwork``, the attribute ``network``.
+    """
+
+    def __init__(self, *args: Any, network_width: int = 40, **options: Any) -> None:
+        self._width = network_width
+        super().__init__(*args, features_extractor_class=_AsSeen, **options)
+
+    @property
+    def network(self) -> ClusterNetwork:
+        """What is trained."""
+        network: ClusterNetwork = self.mlp_extractor.network
+        return network
+
+    def _build(self, lr_schedule: Any) -> None:
+        network = ClusterNetwork(self._width)
+        self.mlp_extractor = _ActorAndCritic(network, int(self.action_space.n))
+        self.action_net, self.value_net = nn.Identity(), nn.Identity()
+        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+
+
+def make_ppo(network: ClusterNetwork, env: gym.Env | Any, **options: Any) -> MaskablePPO:
+    """A learner that goes on from a network's weights, in a copy of it (``policy.network``).
+
+    Our settings, which ``options`` overrule: no discount, for the mean completion time has none; long credit, for
+    a round is some tens of decisions; small steps, for the network can decide already.
+    """
+    settings: dict[str, Any] = {
+        "n_steps": 2048,
+        "batch_size": 512,
+        "n_epochs": 3,
+        "learning_rate": 1e-4,
+        "gamma": 1.0,
+        "gae_lambda": 0.99,
+        "clip_range": 0.1,
+        "ent_coef": 0.0,
+        "target_kl": 0.02,
+        "device": "cpu",
+    }
+    model = MaskablePPO(ClusterPolicy, env, policy_kwargs={"network_width": network.width}, **settings | options)
+    model.policy.network.load_state_dict(network.state_dict())
+    return model
+
+
+def ppo_round(model: MaskablePPO, seed: int) -> dict[str, float]:
+    """One roll-out from new episodes, and one update; all draws come from ``seed``.
+
+    Returns what MaskablePPO tells of it, and ``return``, the mean return of the episodes that ended.
+    """
+    model.set_random_seed(seed)
+    model._last_obs = None  # begin with a reset
+    model.ep_info_buffer = None
+    model.learn(model.n_steps * model.n_envs, log_interval=None)
+    told = {name.removeprefix("train/"): float(value) for name, value in model.logger.name_to_value.items()}
+    returns = [episode["r"] for episode in model.ep_info_buffer or ()]
+    return told | {"return": sum(returns) / len(returns) if returns else float("nan")}

@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
+MODULES = {"profile": "profile_model"}
+"""Commands whose module has another name: a ``profile.py`` beside a script that runs as a file would hide Python's."""
 COMMANDS = {
     "place": "place the operations of a graph on devices and compare methods",
     "simulate": "run jobs on a cluster of unequal GPUs and compare schedulers",
+    "profile": "measure how fast your own model trains on this machine, for simulations",
+    "train": "train a policy that schedules a cluster",
     "demo": "place two graphs with ten methods and draw the best, in a minute or two",
 }
 
@@ -31,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"hadoppler: there is no command {words[0]!r}; {hint}", file=sys.stderr)
         return 2
     try:
-        return int(import_module(f"hadoppler.scripts.{words[0]}").main(words[1:]))
+        return int(import_module(f"hadoppler.scripts.{MODULES.get(words[0], words[0])}").main(words[1:]))
     except KeyboardInterrupt:
         print(f"hadoppler {words[0]}: stopped.", file=sys.stderr)
         return 130

@@ -33,15 +33,8 @@ def load_factory(name: str) -> tuple[torch.nn.Module, tuple[Any, ...]]:
         import torch
     except ImportError as error:
         raise MissingExtraError("A module needs torch; install hadoppler[torch].") from error
-    place, _, attribute = name.partition(":")
-    if place.endswith(".py"):
-        raise GraphError(
-            f"The model {name!r} names a file; give its module, {place[:-3].replace('/', '.')}:{attribute}."
-        )
-    if not place or not attribute:
-        raise GraphError(f"The model {name!r} is not of the form 'package.module:factory'.")
-    with _current_folder():
-        factory = _find(name, place, attribute)
+    with current_folder():
+        factory = find_factory(name)
         try:
             made = factory()
         except Exception as error:
@@ -64,7 +57,19 @@ def load_factory(name: str) -> tuple[torch.nn.Module, tuple[Any, ...]]:
     return module, tuple(args)
 
 
-def _find(name: str, place: str, attribute: str) -> Any:
+def find_factory(name: str) -> Any:
+    """A user's function by its name, not called yet; modules of the current folder are found in ``current_folder``.
+
+    Raises:
+        GraphError: the name is malformed or unknown, or is no function's.
+    """
+    place, _, attribute = name.partition(":")
+    if place.endswith(".py"):
+        raise GraphError(
+            f"The model {name!r} names a file; give its module, {place[:-3].replace('/', '.')}:{attribute}."
+        )
+    if not place or not attribute:
+        raise GraphError(f"The model {name!r} is not of the form 'package.module:factory'.")
     try:
         found: Any = importlib.import_module(place)
     except ModuleNotFoundError as error:
@@ -93,7 +98,7 @@ def _describe(value: Any) -> str:
 
 
 @contextmanager
-def _current_folder() -> Iterator[None]:
+def current_folder() -> Iterator[None]:
     """Make modules of the current folder importable, as ``python`` does."""
     sys.path.insert(0, "")
     try:

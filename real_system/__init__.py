@@ -1,0 +1,1 @@
+"""Work on real devices: what is measured on them, and who executes."""

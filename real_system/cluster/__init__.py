@@ -1,0 +1,6 @@
+"""The cluster level on real devices."""
+
+from .profile import Measurement, ProfileError, Timing, find_devices, measure
+from .throughput_file import check_target, extend
+
+__all__ = ["Measurement", "ProfileError", "Timing", "check_target", "extend", "find_devices", "measure"]

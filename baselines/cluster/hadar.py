@@ -12,12 +12,14 @@ from ..registry import check_options
 MODES = {
     "round": "hadar_round:HadarRound",
     "horizon": "hadar_horizon:HadarHorizon",
+    "admission": "hadar_admission:HadarAdmission",
 }
-"""Mode -> class: as published, re-decided each round | ours, with prices from a linear program."""
+"""Mode -> class: as published, re-decided each round | ours, with prices from a linear program |
+irrevocable schedules over the time to come, or rejection."""
 
 
 def hadar(mode: str = "round", **options: Any) -> Scheduler:
-    """Hadar in one of its modes: ``round`` or ``horizon``.
+    """Hadar in one of its modes: ``round``, ``horizon`` or ``admission``.
 
     Args:
         mode: how it looks at time.

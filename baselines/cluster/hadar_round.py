@@ -57,7 +57,7 @@ class HadarRound:
             raise UnknownNameError(f"Hadar has no price {price!r}; choose one of {', '.join(PRICES)}.")
         if beam < 1 or not 0 <= exact_jobs <= 16:
             raise SchedulerError(f"beam is {beam} and exact_jobs {exact_jobs}; expected from 1 up, and 0 to 16.")
-        self.utility, self.price = find_utility(utility), price
+        self.utility, self.price_rule = find_utility(utility), price
         self.mixes, self.backfill = mixing, backfill
         self.beam, self.exact_jobs = beam, exact_jobs
 
@@ -123,7 +123,7 @@ class HadarRound:
         first = np.searchsorted(kind, np.arange(capacity.shape[1] + 1))
         (blends,) = np.nonzero((capacity > 0).sum(axis=1) > 1)
         slowest = view.mixed_rate == "min"
-        rules = PRICES[self.price], slowest, self.mixes, float(view.restart_s)
+        rules = PRICES[self.price_rule], slowest, self.mixes, float(view.restart_s)
         return Market(capacity, first, nodes, blends, low, high, *rules)
 
 

@@ -40,6 +40,8 @@ class JobProgram:
 
     width = 0
     height = 0
+    whole = False
+    """Whether the jobs' columns are whole numbers."""
 
     def __init__(self) -> None:
         self._highspy = _import_highspy()
@@ -133,6 +135,9 @@ class JobProgram:
         self._model.addCols(
             columns.size, block.cost.ravel(), lower, block.upper.ravel(), len(values), starts, index, values
         )
+        if self.whole:
+            kinds = np.full(columns.size, self._highspy.HighsVarType.kInteger, dtype=object)
+            self._model.changeColsIntegrality(columns.size, columns.ravel(), kinds)
         starts, entry, values = _compressed(block.own.reshape(rows.size, -1))
         shared = np.broadcast_to(np.arange(self._shared_columns, dtype=np.int32), (count, self._shared_columns))
         reach = np.repeat(np.concatenate((shared, columns), axis=1), self.height, axis=0)

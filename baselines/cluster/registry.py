@@ -17,6 +17,8 @@ SCHEDULERS: dict[str, str] = {
     "replay": "hadoppler.baselines.cluster.replay:replay",
     "hadar": "hadoppler.baselines.cluster.hadar:hadar",
     "hadare": "hadoppler.baselines.cluster.hadare:HadarE",
+    "learned": "hadoppler.agents.cluster.scheduler:LearnedScheduler",
+    "sia": "hadoppler.baselines.cluster.sia:Sia",
 }
 """Schedulers: name -> ``module:class or function`` that makes one from its options. Other packages add
 theirs through the entry point group ``hadoppler.schedulers``."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from .scheduler import Scheduler
+from .scheduler import Scheduler, begin
 
 
 class ReplayedStep(NamedTuple):
@@ -34,7 +34,7 @@ def replay(env: gym.Env, scheduler: Scheduler, *, seed: int = 0) -> Iterator[Rep
     """
     base: Any = env.unwrapped
     observation, _ = env.reset(seed=seed)
-    scheduler.reset(base.cluster, base.simulation_rules.round_s, np.random.default_rng(seed))
+    begin(scheduler, base.simulation.workload, base.cluster, base.simulation_rules.round_s, np.random.default_rng(seed))
     ended = base.over
     while not ended:
         for action in env.get_wrapper_attr("actions_for")(scheduler.schedule(base.view)):

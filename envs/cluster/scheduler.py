@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import AllocationError
 from .cluster import Cluster
+
+if TYPE_CHECKING:
+    from .workload import Workload
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -192,6 +195,20 @@ class Scheduler(Protocol):
 
     def schedule(self, view: ClusterView) -> Allocation:
         """Decide. A running job that is left out of the answer at a round's start is preempted."""
+
+
+def begin(
+    scheduler: Scheduler, workload: Workload, cluster: Cluster, round_s: float, rng: np.random.Generator
+) -> None:
+    """Reset a scheduler for a run of this workload.
+
+    A scheduler that must know the jobs that will come (admission control with prices whose bounds depend
+    on them) has a further method ``foresee(workload)``, which is called first.
+    """
+    foresee = getattr(scheduler, "foresee", None)
+    if foresee is not None:
+        foresee(workload)
+    scheduler.reset(cluster, round_s, rng)
 
 
 @runtime_checkable

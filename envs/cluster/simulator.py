@@ -14,7 +14,7 @@ from .estimator import RateEstimator
 from .failures import NodeEvent
 from .result import ClusterResult
 from .rules import SimulationRules
-from .scheduler import FractionalPolicy, MixedRate, Scheduler
+from .scheduler import FractionalPolicy, MixedRate, Scheduler, begin
 from .simulation import Simulation
 from .throughput import ThroughputTable
 from .workload import Workload
@@ -79,7 +79,7 @@ def simulate(
             f"consolidation_s is {consolidation_s}; copies need less than a round of {round_s} s for it."
         )
     rules = SimulationRules(round_s, restart_s, early_refill, mixed_rate, consolidation_s)
-    scheduler.reset(cluster, round_s, np.random.default_rng(seed))
+    begin(scheduler, workload, cluster, round_s, np.random.default_rng(seed))
     estimator = None if estimates is None else RateEstimator.from_table(estimates, workload, cluster, mixed_rate)
     how = {"mixes": scheduler.mixes, "explain": explain, "log": log}
     run = Simulation(workload, cluster, rules, failures=failures, estimator=estimator, **how)

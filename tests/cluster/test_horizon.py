@@ -168,5 +168,5 @@ def test_bad_options_are_refused(slack: float) -> None:
         find_scheduler("hadar", {"mode": "horizon", "slack": slack})
     with pytest.raises(UnknownNameError, match="mode=horizon has no option 'utility'; its options are slack"):
         find_scheduler("hadar", {"mode": "horizon", "utility": "jct"})
-    with pytest.raises(UnknownNameError, match="hadar has no mode 'horizn'; choose one of round, horizon"):
+    with pytest.raises(UnknownNameError, match="hadar has no mode 'horizn'; choose one of round, horizon, admission"):
         find_scheduler("hadar", {"mode": "horizn"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from cluster.scripted import Scripted, greedy_mix
 from hypothesis import given, settings, strategies as st
 
 from hadoppler.baselines.cluster.registry import SCHEDULERS, find_scheduler
+from hadoppler.baselines.cluster.sia import SiaProgram
 from hadoppler.envs.cluster import (
     Cluster,
     ClusterResult,
@@ -22,7 +24,7 @@ from hadoppler.envs.cluster import (
     make_workload,
     simulate,
 )
-from hadoppler.envs.errors import UnknownNameError
+from hadoppler.envs.errors import SchedulerError, UnknownNameError
 
 ALL = [
     ("yarn_cs", {}),
@@ -30,6 +32,7 @@ ALL = [
     ("srtf", {}),
     ("hadar", {}),
     ("hadar", {"mode": "horizon"}),
+    ("sia", {}),
     ("random", {}),
     ("gavel", {"objective": "max_min"}),
     ("gavel", {"objective": "makespan"}),
@@ -167,3 +170,43 @@ def test_registry_names_the_valid_ones() -> None:
         find_scheduler("srtf", {"x": 1})
     with pytest.raises(UnknownNameError, match="max_min"):
         find_scheduler("gavel", {"objective": "fairness"})
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=30)
+def test_sia_solves_its_program(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    jobs, free = int(rng.integers(1, 6)), rng.integers(0, 4, 2)
+    workers, profit = rng.integers(1, 3, jobs), rng.uniform(-0.5, 1.0, (jobs, 2))
+    program = SiaProgram(2, 0.0)
+    for _ in range(2):
+        taken = program.solve(np.arange(jobs), workers, np.maximum(profit, 0.0), free)
+        assert (taken.sum(axis=1) <= 1).all()
+        assert ((taken * workers[:, None]).sum(axis=0) <= free).all()
+        best = 0.0
+        for choice in product((-1, 0, 1), repeat=jobs):
+            used = [sum(w for w, r in zip(workers.tolist(), choice, strict=True) if r == kind) for kind in (0, 1)]
+            if (np.array(used) <= free).all():
+                best = max(best, sum(profit[j, r] for j, r in enumerate(choice) if r >= 0))
+        assert float((taken * profit).sum()) == pytest.approx(best)
+        profit, free = rng.uniform(-0.5, 1.0, (jobs, 2)), rng.integers(0, 4, 2)
+
+
+def test_sia_leaves_a_job_that_moved_often_where_it_is() -> None:
+    table = ThroughputTable.build(
+        [
+            (m, 1, kind, rate, rate)
+            for m, kind, rate in (("a", "f", 1.2), ("a", "s", 1.0), ("b", "f", 1.3), ("b", "s", 1.0))
+        ]
+    )
+    workload = Workload((Job("a", 0.0, 1, 9000.0, "a"), Job("b", 1000.0, 1, 900.0, "b")), table)
+    cluster = Cluster.parse("f:1 s:1")
+    result = simulate(workload, cluster, find_scheduler("sia"))
+    assert result.jobs.restarts.tolist() == [3, 1]  # a yields the fast GPU to b, and takes it back
+    stubborn = simulate(workload, cluster, find_scheduler("sia"), restart_s=100)
+    assert stubborn.jobs.restarts.tolist() == [1, 1]
+
+
+def test_sia_refuses_bad_options() -> None:
+    with pytest.raises(SchedulerError, match=r"power is 0\.5.*expected power below 0"):
+        find_scheduler("sia", {"power": 0.5})

@@ -60,7 +60,7 @@ class TrainingStep:
         """Do one step."""
         self._optimizer.zero_grad(set_to_none=True)
         output = self._module(*_moved(self._args, self._device))
-        self._loss_of(output).backward()
+        self._loss_of(output).backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
 
     def try_once(self) -> None:

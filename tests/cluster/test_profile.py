@@ -282,3 +282,10 @@ def test_mistakes_are_one_sentence(arguments: list[str], message: str, capsys: p
     assert lines[0].startswith("hadoppler profile: ")
     assert message in lines[0]
     assert not Path("throughputs.json").exists()
+
+
+def test_the_function_of_the_documentation_is_measured() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "cluster.md").read_text()
+    program = next(part for part in text.split("```python\n") if "def training" in part).split("```")[0]
+    Path("my_module.py").write_text(program)
+    assert measure("my_module:training", 4, ["cpu"], timing=QUICK).steps_per_s > 0

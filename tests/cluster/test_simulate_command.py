@@ -416,7 +416,7 @@ def test_help_is_readable_and_its_examples_compose(capsys: pytest.CaptureFixture
 
 def test_the_scheduler_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "docs" / "cluster.md").read_text()
-    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
+    blocks = dict(reversed(re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)))
     exec(compile(blocks["python"], "cluster.md", "exec"), {"__name__": "documentation"})
     assert re.match(r"\d+\.\d+ \{\}$", capsys.readouterr().out.strip())
     Path("documented.yaml").write_text(blocks["yaml"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, cast
 
 import numpy as np
@@ -79,7 +80,8 @@ def simulate(
             f"consolidation_s is {consolidation_s}; copies need less than a round of {round_s} s for it."
         )
     rules = SimulationRules(round_s, restart_s, early_refill, mixed_rate, consolidation_s)
-    begin(scheduler, workload, cluster, round_s, np.random.default_rng(seed))
+    foreseen = workload if estimates is None else replace(workload, throughputs=estimates)
+    begin(scheduler, foreseen, cluster, round_s, np.random.default_rng(seed))
     estimator = None if estimates is None else RateEstimator.from_table(estimates, workload, cluster, mixed_rate)
     how = {"mixes": scheduler.mixes, "explain": explain, "log": log}
     run = Simulation(workload, cluster, rules, failures=failures, estimator=estimator, **how)

@@ -269,9 +269,10 @@ def test_copies_are_split_by_what_is_believed() -> None:
 
 
 ROWS = [
-    *((name, {}) for name in SCHEDULERS if name not in ("replay", "gavel")),
+    *((name, {}) for name in SCHEDULERS if name not in ("replay", "gavel", "learned")),
     *(("gavel", {"objective": name}) for name in ("max_min", "makespan", "finish_time_fairness", "max_sum_throughput")),
     ("hadar", {"mode": "horizon"}),
+    ("hadar", {"mode": "admission"}),
     ("mix", {}),
     ("fork", {}),
 ]
@@ -293,7 +294,7 @@ def test_every_scheduler_runs_on_estimates(
     wrong, scheduler = disturbed(workload.throughputs, 3.0, seed), make(name, options)
     rules = {"round_s": 50.0, "restart_s": 5.0, "early_refill": refill}
     result = simulate(workload, cluster, scheduler, estimates=wrong, **rules)
-    assert all("fit" in reason for reason in result.left_out.values())
+    assert all("fit" in reason or "refused" in reason for reason in result.left_out.values())
     if not scheduler.forks:
         audit(result, restart_s=5.0)
 
@@ -309,7 +310,7 @@ def test_estimates_with_failures_and_refills(name: str, options: dict) -> None:
         )
         for _ in range(2)
     )  # fmt: skip
-    assert first.jobs.finished.all()
+    assert all("refused" in reason for reason in first.left_out.values())
     assert first.jobs.finish.tolist() == again.jobs.finish.tolist()
 
 
@@ -318,7 +319,7 @@ def test_right_estimates_change_nothing(name: str, options: dict) -> None:
     workload, cluster = make_workload("headline", jobs=15, seed=3), Cluster.parse("v100:4x2 p100:4 k80:4")
     plain = simulate(workload, cluster, make(name, options))
     informed = simulate(workload, cluster, make(name, options), estimates=workload.throughputs)
-    assert plain.jobs.finish.tolist() == pytest.approx(informed.jobs.finish.tolist(), rel=1e-9)
+    assert plain.jobs.finish.tolist() == pytest.approx(informed.jobs.finish.tolist(), rel=1e-9, nan_ok=True)
 
 
 def test_gavel_follows_rates_that_change() -> None:

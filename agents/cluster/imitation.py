@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from ...envs.cluster import Cluster, ClusterSchedulingEnv, Scheduler, SequentialAllocation, Workload, simulate
 from .network import ClusterNetwork, split
+from .scheduler import best_decision
 
 Bits = NDArray[np.bool_]
 Floats = NDArray[np.float32]
@@ -88,7 +89,7 @@ def demonstrate(
 
 
 class _Greedy:
-    """Best-scored decisions of a network; it looks at a round's jobs once."""
+    """Best decisions of a network, as those of ``decide_round``; it looks at a round's jobs once."""
 
     def __init__(self, network: ClusterNetwork) -> None:
         self.network = network
@@ -98,9 +99,9 @@ class _Greedy:
         seen = split(*(torch.from_numpy(observation[name])[None] for name in ("job_features", "global_features")))
         if begins:
             self.known = self.network.encode(seen.rows, seen.whole)
-        mixing = (len(mask) - 1) // seen.rows.shape[1] == seen.left.shape[1] + 3
-        scores = self.network.decide(self.known, seen.state, seen.left, mixing)[0][0].numpy()
-        return int(np.where(mask, scores, -np.inf).argmax())
+        options = (len(mask) - 1) // seen.rows.shape[1]
+        scores = self.network.decide(self.known, seen.state, seen.left, options == seen.left.shape[1] + 3)[0][0]
+        return best_decision(scores.numpy(), mask, options, given=not begins)
 
 
 def _example(observation: dict[str, Floats], mask: Bits, right: Bits) -> Example:
@@ -112,7 +113,8 @@ def _example(observation: dict[str, Floats], mask: Bits, right: Bits) -> Example
 
 
 class Batch(NamedTuple):
-    """Examples with padding: ``rows`` [B, J, F], ``whole`` [B, G], ``legal``, ``wanted`` [B, J * O + 1], ``value`` [B]."""
+    """B examples with padding: ``rows`` [B, J, F], ``whole`` [B, G], ``legal`` and ``wanted`` [B, J * O + 1],
+    ``value`` [B]."""
 
     rows: Tensor
     whole: Tensor
@@ -138,12 +140,13 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 def imitation_loss(network: ClusterNetwork, batch: Batch, value_weight: float = 0.1) -> tuple[Tensor, float]:
     """Minus the log-probability that a decision drawn under the mask is one that the teacher wants, plus the squared
-    error of the value times ``value_weight``; and the part of the batch in which the best-scored one is."""
+    error of the value times ``value_weight``; and the part of the batch in which ``best_decision`` is."""
     scores, value = network(batch.rows, batch.whole, batch.legal.shape[1])
     legal = scores.masked_fill(~batch.legal, -torch.inf)
     right = scores.masked_fill(~batch.wanted, -torch.inf)
     loss = (torch.logsumexp(legal, dim=1) - torch.logsumexp(right, dim=1)).mean()
-    correct = batch.wanted.gather(1, legal.argmax(dim=1, keepdim=True)).float().mean()
+    chosen = torch.where(legal.softmax(dim=1)[:, -1] > 0.5, legal.shape[1] - 1, legal[:, :-1].argmax(dim=1))
+    correct = batch.wanted.gather(1, chosen[:, None]).float().mean()
     return loss + value_weight * functional.mse_loss(value, batch.value), float(correct)
 
 

@@ -67,25 +67,26 @@ class ClusterPolicy(MaskableActorCriticPolicy):
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
 
+PPO_SETTINGS: dict[str, Any] = {
+    "learning_rate": 1e-4,
+    "n_steps": 2048,
+    "batch_size": 512,
+    "n_epochs": 3,
+    "gae_lambda": 0.99,
+    "clip_range": 0.1,
+    "ent_coef": 0.0,
+    "target_kl": 0.02,
+}
+"""Ours: long credit, for a round is some tens of decisions; small steps, for the network can decide already."""
+
+
 def make_ppo(network: ClusterNetwork, env: gym.Env | Any, **options: Any) -> MaskablePPO:
     """A learner that goes on from a network's weights, in a copy of it (``policy.network``).
 
-    Our settings, which ``options`` overrule: no discount, for the mean completion time has none; long credit, for
-    a round is some tens of decisions; small steps, for the network can decide already.
+    ``options`` are MaskablePPO's, over ``PPO_SETTINGS``. Nothing is discounted, for the mean completion time is not.
     """
-    settings: dict[str, Any] = {
-        "n_steps": 2048,
-        "batch_size": 512,
-        "n_epochs": 3,
-        "learning_rate": 1e-4,
-        "gamma": 1.0,
-        "gae_lambda": 0.99,
-        "clip_range": 0.1,
-        "ent_coef": 0.0,
-        "target_kl": 0.02,
-        "device": "cpu",
-    }
-    model = MaskablePPO(ClusterPolicy, env, policy_kwargs={"network_width": network.width}, **settings | options)
+    settings: dict[str, Any] = {"gamma": 1.0, "device": "cpu", **PPO_SETTINGS, **options}
+    model = MaskablePPO(ClusterPolicy, env, policy_kwargs={"network_width": network.width}, **settings)
     model.policy.network.load_state_dict(network.state_dict())
     return model
 

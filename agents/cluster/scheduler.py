@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ...envs.cluster import Allocation, Cluster, ClusterView
 from ...envs.cluster.features import observe_round
@@ -66,7 +67,7 @@ def goes_on(before: ClusterView, allocation: Allocation, view: ClusterView) -> b
 
 @torch.no_grad()
 def decide_round(network: ClusterNetwork, view: ClusterView, origin: float, mixing: bool) -> Allocation:
-    """Greedy decisions of a network in one round, of which the first gives GPUs to a job; ties go to the first."""
+    """Greedy decisions of a network in one round."""
     choices = RoundChoices(view, len(view), mixing, False)
     rows, whole = observe_round(view, choices.held, origin, 0)
     known = network.encode(torch.from_numpy(rows)[None], torch.from_numpy(whole)[None])
@@ -75,13 +76,24 @@ def decide_round(network: ClusterNetwork, view: ClusterView, origin: float, mixi
         state = np.stack((choices.status > 0, choices.mixed_rate), axis=1).astype(np.float32)
         left = torch.from_numpy((choices.left / gpus).astype(np.float32))
         scores = network.decide(known, torch.from_numpy(state)[None], left[None], mixing)[0][0].numpy()
-        legal = choices.mask > 0
-        if not given:  # a cluster is never left idle
-            legal[choices.options - 1 :: choices.options] = legal[-1] = False
-        action = int(np.where(legal, scores, -np.inf).argmax())
+        action = best_decision(scores, choices.mask > 0, choices.options, given)
         if action == len(scores) - 1:
             break
-        position, option = divmod(action, choices.options)
-        choices.choose(position, option)
-        given = given or option < choices.options - 1
+        choices.choose(*divmod(action, choices.options))
+        given = True
     return choices.allocation()[0]
+
+
+def best_decision(scores: NDArray[np.float32], legal: NDArray[np.bool_], options: int, given: bool) -> int:
+    """The legal decision with the highest score, ties to the first.
+
+    The scores share a probability of 1 among all good decisions, whose order is free; so the round is closed only where
+    closing is more probable than all others together. Unless something was ``given`` in this round, only what
+    gives GPUs to a job counts, so that no weights leave a cluster idle.
+    """
+    others = np.where(legal[:-1], scores[:-1], -np.inf)
+    if not given:
+        others[options - 1 :: options] = -np.inf
+    elif np.logaddexp.reduce(others) < scores[-1]:
+        return len(others)
+    return int(others.argmax())

@@ -1,4 +1,4 @@
-"""Training of the cluster policy: imitation of schedulers, then MaskablePPO; the best one on validation seeds is kept."""
+"""Training of the cluster policy: imitation of schedulers, then MaskablePPO; the best by validation is kept."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ class TrainingPlan:
 
     def __post_init__(self) -> None:
         if len({len(cluster.types) for cluster in map(Cluster.parse, self.clusters)}) != 1:
-            raise TrainingError("clusters have different numbers of GPU types; give such with equally many, at least one.")
+            raise TrainingError(
+                "clusters have different numbers of GPU types; give such with equally many, at least one."
+            )
         for name in ("episodes", "steps", "width", "validate_every", "ppo_envs"):
             if getattr(self, name) < 1:
                 raise TrainingError(f"{name} is {getattr(self, name)}; expected a whole number from 1 up.")
@@ -218,7 +220,9 @@ class _Run:
         self.network, told = load_policy(self.folder / "last.pt")
         self.network.train()
         if told["plan"] != _plain(self.plan):
-            raise CheckpointError(f"{self.folder / 'last.pt'} is of another plan; give the settings that it began with.")
+            raise CheckpointError(
+                f"{self.folder / 'last.pt'} is of another plan; give the settings that it began with."
+            )
         self.state = {key: told[key] for key in ("rounds", "best", "optimizer", "seconds", "reference")}
 
 

@@ -311,7 +311,7 @@ def test_estimates_with_failures_and_refills(name: str, options: dict) -> None:
         for _ in range(2)
     )  # fmt: skip
     assert all("refused" in reason for reason in first.left_out.values())
-    assert first.jobs.finish.tolist() == again.jobs.finish.tolist()
+    assert np.array_equal(first.jobs.finish, again.jobs.finish, equal_nan=True)
 
 
 @pytest.mark.parametrize(("name", "options"), ROWS[:-2])

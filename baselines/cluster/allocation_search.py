@@ -136,7 +136,7 @@ def search(queue: Queue, market: Market, free: Free, order: Integers, width: int
             left = now.totals[s].sum()
             if s > 0 and now.value[s] + left * most[step] <= now.value[0]:
                 size[s] = HOPELESS
-            elif left > 0:
+            elif left > 0 and most[step] > now.cheap[s].min():
                 open_states += 1
                 if reachable(queue, now.totals[s], order[step]):
                     size[s], gain[s], _ = find_alloc(
@@ -165,7 +165,7 @@ def most_per_gpu(queue: Queue, order: Integers) -> Floats:
     most, last = np.zeros(order.shape[0]), 0.0
     for step in range(order.shape[0] - 1, -1, -1):
         i = order[step]
-        last = max(last, queue.worth[i, -1] / queue.workers[i])
+        last = max(last, queue.most[i].max() / queue.workers[i])
         most[step] = last
     return most
 

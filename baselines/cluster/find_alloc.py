@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .prices import total_price
+from .prices import NONE, total_price
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -23,6 +23,7 @@ class Queue(NamedTuple):
     """The N jobs as the kernels see them.
 
     ``fast`` [N, R]: types by decreasing rate. ``knots``, ``worth`` [N, K]: rates and utilities there.
+    ``most`` [N, R]: utility on each type in one node.
     ``held_*``: placements of this moment, as in ``ClusterView``.
     """
 
@@ -33,6 +34,7 @@ class Queue(NamedTuple):
     fast: Integers
     knots: Floats
     worth: Floats
+    most: Floats
     held_gang: Integers
     held_ptr: Integers
     held_node: Integers
@@ -115,22 +117,27 @@ def put(entries: Integers, place: int, node: int, gpu_type: int, count: int) -> 
 
 @njit(cache=True, nogil=True)
 def gather(market: Market, free: Free, gpu_type: int, wanted: int, entries: Integers, size: int) -> int:
-    """Append up to ``wanted`` GPUs of a type, and lower ``free``: best fit on one node, else the fullest nodes.
+    """Append up to ``wanted`` GPUs of a type, and lower ``free``: on one node, else on those with most to give.
 
+    Of the nodes that can hold them all, the cheapest: the emptiest if prices rise with use, else the best fit.
     Returns the new number of entries.
     """
+    flat = market.price == NONE or market.high[gpu_type] <= market.low[gpu_type]
     while wanted > 0:
-        tightest, fullest = -1, -1
+        best, widest = -1, -1
         for k in range(market.first[gpu_type], market.first[gpu_type + 1]):
             h = market.nodes[k]
-            here = free[h, gpu_type]
-            if here >= wanted and (tightest < 0 or here < free[tightest, gpu_type]):
-                tightest = h
-                if here == wanted:
-                    break
-            if here > 0 and (fullest < 0 or here > free[fullest, gpu_type]):
-                fullest = h
-        h = tightest if tightest >= 0 else fullest
+            here, all_of = free[h, gpu_type], market.capacity[h, gpu_type]
+            if here >= wanted:
+                if best < 0:
+                    best = h
+                elif flat:
+                    best = h if here < free[best, gpu_type] else best
+                elif here * market.capacity[best, gpu_type] > free[best, gpu_type] * all_of:
+                    best = h
+            if here > 0 and (widest < 0 or here > free[widest, gpu_type]):
+                widest = h
+        h = best if best >= 0 else widest
         if h < 0:
             break
         count = min(wanted, free[h, gpu_type])
@@ -223,7 +230,7 @@ def propose(queue: Queue, market: Market, free: Free, totals: Integers, i: int, 
         for e in range(size):
             free[entries[e, 0], r] += entries[e, 2]
         return size
-    if not market.mixing:
+    if not market.mixing or queue.workers[i] == 1:
         return -1
     if number == types + 1:
         return spread_mix(queue, market, free, totals, i, entries)
@@ -264,13 +271,15 @@ def cheapest(market: Market, free: Free, cheap: Floats) -> None:
 @njit(cache=True, nogil=True)
 def hopeless(queue: Queue, totals: Integers, cheap: Floats, i: int, number: int, payoff: float) -> bool:
     """Whether candidate ``number`` cannot have more than this payoff, even at full speed and the lowest price."""
-    r, least = queue.fast[i, 0], cheap.min()
     if 0 < number <= totals.shape[0]:
         r = queue.fast[i, number - 1]
         if totals[r] < queue.workers[i]:
             return True
-        least = cheap[r]
-    return worth_at(queue, i, queue.rates[i, r]) - queue.workers[i] * least <= payoff
+        return queue.most[i, r] - queue.workers[i] * cheap[r] <= payoff
+    least = np.inf
+    for r in range(totals.shape[0]):
+        least = min(least, cheap[r])
+    return queue.most[i, queue.fast[i, 0]] - queue.workers[i] * least <= payoff
 
 
 @njit(cache=True, nogil=True)

@@ -160,7 +160,7 @@ class HadarAdmission(HadarRound):
     ) -> tuple[Integers, float, float, list[Integers]]:
         """Slots, payoff, price and gangs of job i's best life."""
         knots = rate_knots(view)
-        queue, market = self.queue(view, knots, knots), self.market(view, self.low, self.high)
+        queue, market = self.queue(view, knots, knots, view.rates.copy()), self.market(view, self.low, self.high)
         offers = offers_of(queue, market, self.free, now, i)
         seconds = np.full(self.slots, self.slot_s) - view.restart_s
         seconds[now] = ends[now] - view.time - view.restart_s

@@ -69,7 +69,8 @@ class HadarHorizon(HadarRound):
         per_gpu = np.where(rates > 0, payoff, -np.inf).max(axis=1) / view.workers
         order = np.lexsort((-worth / view.workers, -per_gpu))
         knots = rate_knots(view)
-        queue = self.queue(view, knots, np.ascontiguousarray((worth / best)[:, None] * knots))
+        per_step = (worth / best)[:, None]
+        queue = self.queue(view, knots, np.ascontiguousarray(per_step * knots), per_step * view.rates)
         return queue, self.market(view, self._price, self._price), order
 
     def reasons(self, view: ClusterView, decision: Decision) -> dict[str, Floats]:

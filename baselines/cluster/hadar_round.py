@@ -90,10 +90,12 @@ class HadarRound:
         per_gpu = np.where(usable, worth, np.nan) / view.workers[:, None]
         order = np.argsort(-np.where(usable, per_gpu, 0.0).max(axis=1), kind="stable")
         knots = rate_knots(view)
-        return self.queue(view, knots, self._worth(view, knots)), self.market(view, *price_bounds(per_gpu)), order
+        most = self._worth(view, np.where(view.rates > 0, view.rates, knots[:, :1]))
+        queue = self.queue(view, knots, self._worth(view, knots), most)
+        return queue, self.market(view, *price_bounds(per_gpu)), order
 
-    def queue(self, view: ClusterView, knots: Floats, worth: Floats) -> Queue:
-        """The jobs as the kernels see them; ``knots`` and ``worth`` [N, K] are rates and utilities there."""
+    def queue(self, view: ClusterView, knots: Floats, worth: Floats, most: Floats) -> Queue:
+        """The jobs as the kernels see them; ``knots``, ``worth`` and ``most`` as there."""
         held = view.held
         return Queue(
             workers=view.workers,
@@ -103,6 +105,7 @@ class HadarRound:
             fast=np.argsort(-view.rates, axis=1, kind="stable"),
             knots=knots,
             worth=worth,
+            most=most,
             held_gang=view.held_gang,
             held_ptr=held.ptr,
             held_node=held.node,

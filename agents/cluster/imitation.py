@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,9 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from ...envs.cluster import Cluster, ClusterSchedulingEnv, Scheduler, SequentialAllocation, Workload, simulate
-from .network import ClusterNetwork, split
-from .scheduler import best_decision
+from ...envs.cluster import (
+    Cluster,
+    ClusterSchedulingEnv,
+    ClusterView,
+    Scheduler,
+    SequentialAllocation,
+    Workload,
+    simulate,
+)
+from ...envs.cluster.features import observe_round
+from ...envs.cluster.round_choices import RoundChoices
+from .network import ClusterNetwork
+from .scheduler import changes
 
 Bits = NDArray[np.bool_]
 Floats = NDArray[np.float32]
@@ -48,68 +59,70 @@ def demonstrate(
     teacher: Scheduler,
     rng: np.random.Generator,
     *,
-    learner: ClusterNetwork | None = None,
-    part: float = 0.1,
+    leader: Scheduler | None = None,
+    part: float = 0.05,
 ) -> list[Example]:
-    """Examples from one episode.
-
-    A round's order does not matter, so everything that the teacher still wants in the round is right, and the
-    teacher's own decisions are taken in random order. With a ``learner`` its best-scored decisions are taken instead
-    (as in DAgger), and the teacher tells in every round what it would do there.
+    """Examples from one episode: what the teacher would do in each round, one decision after the other.
 
     Args:
         rng: of the orders, and of the choice of examples.
+        leader: whose decisions are carried out (as in DAgger, where it is the learner); None: the teacher's.
         part: of the decisions that become examples.
     """
-    inner = ClusterSchedulingEnv(workload, cluster, window=len(workload), nodes=False, flat=False)
+    inner = ClusterSchedulingEnv(workload, cluster, window=len(workload), nodes=False)
     env = SequentialAllocation(inner, every_round=False)
-    observation, _ = env.reset(seed=0)
-    teacher.reset(cluster, inner.simulation_rules.round_s, rng)
-    kept: list[tuple[Example, float]] = []
-    greedy = _Greedy(learner) if learner is not None else None
-    total, decided, wanted = 0.0, -1, np.zeros(0, np.bool_)
-    while not inner.over:
-        mask = observation["action_mask"] > 0
-        if begins := decided != inner.decisions:
-            decided, wanted = inner.decisions, np.zeros(len(mask), np.bool_)
-            wanted[env.actions_for(teacher.schedule(inner.view))] = True
-        right = wanted & mask
-        right[-1] = not right[:-1].any()
+    env.reset(seed=0)
+    for scheduler in filter(None, (teacher, leader)):
+        scheduler.reset(cluster, inner.simulation_rules.round_s, rng)
+    found: list[Example] = []
+    rewards, starts = [], []
+    while inner.view is not None:
+        wanted = env.actions_for(teacher.schedule(inner.view))
+        examples = list(explain_round(inner.view, inner.origin, wanted, rng, part))
+        found += examples
+        starts += [len(rewards)] * len(examples)
+        for action in wanted if leader is None else env.actions_for(leader.schedule(inner.view)):
+            rewards.append(float(env.step(action)[1]))
+    to_come = np.cumsum(rewards[::-1])[::-1]
+    return [example._replace(value=float(to_come[start])) for example, start in zip(found, starts, strict=True)]
+
+
+def write_examples(path: Path, examples: Sequence[Example]) -> None:
+    """Examples as a file of plain tensors."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save([[torch.as_tensor(part) for part in example[:4]] + [example.value] for example in examples], path)
+
+
+def read_examples(path: Path) -> list[Example]:
+    """The examples of ``write_examples``."""
+    stored = torch.load(path, weights_only=True)
+    return [Example(*(part.numpy() for part in parts[:4]), value=float(parts[4])) for parts in stored]
+
+
+def explain_round(
+    view: ClusterView, origin: float, wanted: Sequence[int], rng: np.random.Generator, part: float
+) -> Iterator[Example]:
+    """A part of the states on the way to a round's decisions, in random order.
+
+    The order does not matter, so everything that is still wanted is right; closing is where nothing is.
+    """
+    choices = RoundChoices(view, len(view), True, False)
+    rows, whole = observe_round(view, choices.held, origin, 0)
+    missing = np.zeros(len(choices.mask), np.bool_)
+    missing[[action for action in wanted if action < len(missing) - 1]] = True
+    while choices.open:
+        legal = choices.mask > 0
+        right = missing & legal
+        right[-1] = not right.any()
         if rng.random() < part:
-            kept.append((_example(observation, mask, right), total))
-        if greedy is not None:
-            action = greedy.decide(observation, mask, begins)
-        else:
-            (choices,) = np.nonzero(right)
-            action = int(choices[rng.integers(len(choices))])
-        observation, reward, *_ = env.step(action)
-        total += float(reward)
-        wanted[action] = False
-    return [example._replace(value=total - before) for example, before in kept]
-
-
-class _Greedy:
-    """Best decisions of a network, as those of ``decide_round``; it looks at a round's jobs once."""
-
-    def __init__(self, network: ClusterNetwork) -> None:
-        self.network = network
-
-    @torch.no_grad()
-    def decide(self, observation: dict[str, Floats], mask: Bits, begins: bool) -> int:
-        seen = split(*(torch.from_numpy(observation[name])[None] for name in ("job_features", "global_features")))
-        if begins:
-            self.known = self.network.encode(seen.rows, seen.whole)
-        options = (len(mask) - 1) // seen.rows.shape[1]
-        scores = self.network.decide(self.known, seen.state, seen.left, options == seen.left.shape[1] + 3)[0][0]
-        return best_decision(scores.numpy(), mask, options, given=not begins)
-
-
-def _example(observation: dict[str, Floats], mask: Bits, right: Bits) -> Example:
-    """Without the padding of the window."""
-    rows = observation["job_features"]
-    n, options = int(rows[:, 0].sum()), (len(mask) - 1) // len(rows)
-    cut = np.append(np.arange(n * options), len(mask) - 1)
-    return Example(rows[:n], observation["global_features"], mask[cut], right[cut], 0.0)
+            state, left = changes(choices)
+            yield Example(np.concatenate((rows, state), axis=1), np.concatenate((whole, left)), legal, right, 0.0)
+        if right[-1]:
+            break
+        (good,) = np.nonzero(right)
+        action = int(good[rng.integers(len(good))])
+        choices.choose(*divmod(action, choices.options))
+        missing[action] = False
 
 
 class Batch(NamedTuple):
@@ -139,15 +152,15 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 
 def imitation_loss(network: ClusterNetwork, batch: Batch, value_weight: float = 0.1) -> tuple[Tensor, float]:
-    """Minus the log-probability that a decision drawn under the mask is one that the teacher wants, plus the squared
-    error of the value times ``value_weight``; and the part of the batch in which ``best_decision`` is."""
+    """Minus the log-probability that a decision drawn under the mask is one that the teacher wants, plus the Huber
+    loss of the value times ``value_weight``; and the part of the batch in which ``best_decision`` is."""
     scores, value = network(batch.rows, batch.whole, batch.legal.shape[1])
     legal = scores.masked_fill(~batch.legal, -torch.inf)
     right = scores.masked_fill(~batch.wanted, -torch.inf)
     loss = (torch.logsumexp(legal, dim=1) - torch.logsumexp(right, dim=1)).mean()
     chosen = torch.where(legal.softmax(dim=1)[:, -1] > 0.5, legal.shape[1] - 1, legal[:, :-1].argmax(dim=1))
     correct = batch.wanted.gather(1, chosen[:, None]).float().mean()
-    return loss + value_weight * functional.mse_loss(value, batch.value), float(correct)
+    return loss + value_weight * functional.smooth_l1_loss(value, batch.value), float(correct)
 
 
 def imitate(

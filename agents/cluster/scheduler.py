@@ -71,17 +71,22 @@ def decide_round(network: ClusterNetwork, view: ClusterView, origin: float, mixi
     choices = RoundChoices(view, len(view), mixing, False)
     rows, whole = observe_round(view, choices.held, origin, 0)
     known = network.encode(torch.from_numpy(rows)[None], torch.from_numpy(whole)[None])
-    gpus, given = view.cluster.gpus, False
+    given = False
     while choices.open:
-        state = np.stack((choices.status > 0, choices.mixed_rate), axis=1).astype(np.float32)
-        left = torch.from_numpy((choices.left / gpus).astype(np.float32))
-        scores = network.decide(known, torch.from_numpy(state)[None], left[None], mixing)[0][0].numpy()
+        state, left = (torch.from_numpy(values)[None] for values in changes(choices))
+        scores = network.decide(known, state, left, mixing)[0][0].numpy()
         action = best_decision(scores, choices.mask > 0, choices.options, given)
         if action == len(scores) - 1:
             break
         choices.choose(*divmod(action, choices.options))
         given = True
     return choices.allocation()[0]
+
+
+def changes(choices: RoundChoices) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """What changes from decision to decision: [N, 2] decided on, rate of a mixed gang; [R] GPUs left / all."""
+    state = np.stack((choices.status > 0, choices.mixed_rate), axis=1).astype(np.float32)
+    return state, (choices.left / choices.view.cluster.gpus).astype(np.float32)
 
 
 def best_decision(scores: NDArray[np.float32], legal: NDArray[np.bool_], options: int, given: bool) -> int:

@@ -19,7 +19,7 @@ from ...envs.cluster import Cluster, ClusterSchedulingEnv, Scheduler, Sequential
 from ...envs.cluster.generators import make_workload
 from ...envs.errors import CheckpointError, TrainingError
 from .checkpoint import load_policy, save_policy
-from .imitation import best_teacher, demonstrate, imitate
+from .imitation import best_teacher, demonstrate, imitate, read_examples, write_examples
 from .network import ClusterNetwork
 from .scheduler import LearnedScheduler
 
@@ -162,6 +162,7 @@ class _Run:
         optimizer = torch.optim.Adam(self.network.parameters(), plan.learning_rate)
         if self.state["optimizer"] is not None and self.state["rounds"] < plan.imitation_rounds:
             optimizer.load_state_dict(self.state["optimizer"])
+        seen = [example for number in range(self.state["rounds"]) for example in read_examples(self._examples(number))]
         for number in range(self.state["rounds"], plan.imitation_rounds):
             rng = np.random.default_rng((plan.seed, number))
             for group in optimizer.param_groups:
@@ -171,11 +172,19 @@ class _Run:
                 cluster = Cluster.parse(plan.clusters[int(rng.integers(len(plan.clusters)))])
                 workload = draw_workload(rng, plan.jobs, plan.per_hour)
                 teacher = best_teacher(workload, cluster, [partial(make_teacher, one) for one in plan.teachers])
-                learner = self.network if number >= plan.learner_from and episode % 2 else None
-                examples += demonstrate(workload, cluster, teacher, rng, learner=learner)
-            loss, accuracy = imitate(self.network, optimizer, examples, plan.steps, rng)
+                led = number >= plan.learner_from and episode % 2
+                leader = LearnedScheduler.of(self.network) if led else None
+                examples += demonstrate(workload, cluster, teacher, rng, leader=leader)
+            write_examples(self._examples(number), examples)
+            seen += examples
+            loss, accuracy = imitate(self.network, optimizer, seen, plan.steps, rng)
             self.state["optimizer"] = optimizer.state_dict()
-            yield {"examples": len(examples), "loss": loss, "accuracy": accuracy}
+            yield {"examples": len(seen), "loss": loss, "accuracy": accuracy}
+        for number in range(plan.imitation_rounds):
+            self._examples(number).unlink(missing_ok=True)
+
+    def _examples(self, number: int) -> Path:
+        return self.folder / "examples" / f"{number}.pt"
 
     def _fine_tune(self) -> Iterator[dict[str, float]]:
         plan = self.plan

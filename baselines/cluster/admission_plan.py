@@ -33,12 +33,20 @@ class Offers(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def offers_of(queue: Queue, market: Market, free: NDArray[np.int32], first: int, i: int) -> Offers:
-    """Candidates of job i in the slots from ``first`` on, given the free GPUs [K, H, R] of each."""
+def offers_of(
+    queue: Queue, market: Market, free: NDArray[np.int32], gpus: Integers, low: Floats, high: Floats, first: int, i: int
+) -> Offers:
+    """Candidates of job i in the slots from ``first`` on, at the prices of each.
+
+    Args:
+        free: [K, H, R] GPUs that are not promised.
+        gpus: [R] GPUs of each type.
+        low, high: [R] bounds of the price of one.
+    """
     slots, types, room = free.shape[0], free.shape[2], queue.workers[i]
     size, rate = np.zeros((slots, 2 * types), np.int64), np.zeros((slots, 2 * types))
     cost, entries = np.zeros((slots, 2 * types)), np.zeros((slots, 2 * types, room, 3), np.int64)
-    totals = np.zeros(types, np.int64)
+    totals, given = np.zeros(types, np.int64), np.zeros(types, np.int64)
     for t in range(first, slots):
         here = free[t]
         totals[:] = here.sum(axis=0)
@@ -51,11 +59,11 @@ def offers_of(queue: Queue, market: Market, free: NDArray[np.int32], first: int,
                 rate[t, option] = rate_on(queue, market, i, entries[t, option], count)
             if rate[t, option] > 0.0:
                 size[t, option] = count
+                given[:] = gpus - totals
                 for e in range(count):
-                    h, r, taken = entries[t, option, e]
-                    all_of = market.capacity[h, r]
-                    low, high = market.low[r], market.high[r]
-                    cost[t, option] += total_price(market.price, all_of - here[h, r], taken, all_of, low, high)
+                    _, r, taken = entries[t, option, e]
+                    cost[t, option] += total_price(market.price, given[r], taken, gpus[r], low[r], high[r])
+                    given[r] += taken
     return Offers(size, rate, cost, entries)
 
 

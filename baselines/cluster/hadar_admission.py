@@ -2,7 +2,8 @@
 
 The papers decide over space and time with a bounded competitive ratio; this is the form for which the
 online-auction argument gives one: prices rise with what is promised, nothing is taken back, and the
-bounds of the prices are known from the start. Slots, window and tie rules are our choice.
+bounds of the prices are known from the start. Slots, window and tie rules are our choice, and so is a price
+per type and slot, not per node: on nodes of one GPU it would be at its upper end with the first gang.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class HadarAdmission(HadarRound):
 
     Args:
         utility, mixing: as in ``HadarRound``.
-        price: ``integral`` or ``pre``.
+        price: ``pre``, or ``integral``, which promises a far better ratio where a type has many GPUs, but on a
+            type with a single GPU rejects every job that takes more than some ln(high / low) slots.
         on_reject: ``report`` - a rejected job never runs and is left out of the means; ``requeue`` - it
             is offered again in each slot, and only reported if even an empty cluster is too dear.
         window: how far the future reaches, in bounds on TTD from the first arrival.
@@ -52,7 +54,7 @@ class HadarAdmission(HadarRound):
     def __init__(
         self,
         utility: str | Utility = "jct",
-        price: Literal["pre", "integral"] = "integral",
+        price: Literal["pre", "integral"] = "pre",
         mixing: bool = True,
         on_reject: Literal["report", "requeue"] = "report",
         window: float = 2.0,
@@ -78,7 +80,7 @@ class HadarAdmission(HadarRound):
         """
         if self._workload is None:
             raise SchedulerError("hadar with mode=admission must know the workload; call foresee(workload) first.")
-        self._capacity = cluster.capacity.astype(np.int32)
+        self._capacity, self._gpus = cluster.capacity.astype(np.int32), cluster.gpus_of_type
         everybody = _all_at_once(self._workload, cluster, round_s)
         reach = np.where(everybody.rates > 0, cluster.gpus_of_type, 0)
         runs = (reach.sum(axis=1) if self.mixes else reach.max(axis=1)) >= everybody.workers
@@ -118,16 +120,12 @@ class HadarAdmission(HadarRound):
         return self._promised(view, now, refused)
 
     def price_of(self, slot: int, gpu_type: int, count: int) -> float:
-        """Least price of so many GPUs of a type in a slot, all on one node; infinity if none has them."""
-        capacity, low, high = self._capacity[:, gpu_type], self.low[gpu_type], self.high[gpu_type]
-        return min(
-            (
-                total_price(PRICES[self.price_rule], int(all_of - free), count, int(all_of), low, high)
-                for all_of, free in zip(capacity, self.free[slot, :, gpu_type], strict=True)
-                if free >= count
-            ),
-            default=np.inf,
-        )
+        """Price of so many GPUs of a type in a slot; infinity if there are not so many."""
+        free, all_of = int(self.free[slot, :, gpu_type].sum()), int(self._gpus[gpu_type])
+        if count > free:
+            return np.inf
+        rule, low, high = PRICES[self.price_rule], self.low[gpu_type], self.high[gpu_type]
+        return float(total_price(rule, all_of - free, count, all_of, low, high))
 
     def _undecided(self, view: ClusterView, now: int) -> list[int]:
         """Positions of the jobs at the end of their schedule, or without one and not yet offered in this slot."""
@@ -160,8 +158,8 @@ class HadarAdmission(HadarRound):
     ) -> tuple[Integers, float, float, list[Integers]]:
         """Slots, payoff, price and gangs of job i's best life."""
         knots = rate_knots(view)
-        queue, market = self.queue(view, knots, knots, view.rates.copy()), self.market(view, self.low, self.high)
-        offers = offers_of(queue, market, self.free, now, i)
+        queue, market = self.queue(view, knots, knots, view.rates.copy()), self.market(view, self.high, self.high)
+        offers = offers_of(queue, market, self.free, self._gpus, self.low, self.high, now, i)
         seconds = np.full(self.slots, self.slot_s) - view.restart_s
         seconds[now] = ends[now] - view.time - view.restart_s
         unit, need = _units(float(view.remaining[i]), float(view.best_rate[i]) * (self.slot_s - view.restart_s))

@@ -252,6 +252,7 @@ def _all_at_once(workload: Workload, cluster: Cluster, round_s: float) -> Cluste
         attained_s=nothing,
         running_s=nothing,
         weight=workload.weight,
+        slo=workload.slo,
         rates=rates,
         spread_rates=spread,
         held=Allocation.empty(),

@@ -56,6 +56,17 @@ def finish_time_fairness(view: ClusterView, rates: Floats) -> Floats:
     return isolated[:, None] / completion_time(view, rates)
 
 
+def deadline(view: ClusterView, rates: Floats) -> Floats:
+    """Deadlines: 1 / (1 + exp(4 (d / allowed - 1))), allowed = slo times the time on the fastest type.
+
+    A smooth step from 1 to 0 at the deadline, as is usual for time-critical jobs. Jobs without one count by
+    ``jct``, at most 1/2, so that they do not go before jobs that can still be in time.
+    """
+    allowed = (view.slo * view.steps / view.best_rate)[:, None]
+    beyond = np.clip(4.0 * (completion_time(view, rates) / allowed - 1.0), -50.0, 50.0)
+    return np.where(np.isnan(allowed), 0.5 * np.minimum(jct(view, rates), 1.0), 1.0 / (1.0 + np.exp(beyond)))
+
+
 def weighted(utility: str | Utility) -> Utility:
     """A utility times the job's priority weight."""
     inner = find_utility(utility)
@@ -67,6 +78,7 @@ UTILITIES: dict[str, Utility] = {
     "remaining": remaining,
     "makespan": makespan,
     "finish_time_fairness": finish_time_fairness,
+    "deadline": deadline,
 }
 """Utilities by name; anywhere a name is taken, a callable of the same kind will do."""
 

@@ -164,6 +164,7 @@ def _view(
         attained_s=run.running_s[active] * run.workers[active],
         running_s=run.running_s[active],
         weight=workload.weight[jobs],
+        slo=workload.slo[jobs],
         rates=run.rates[active],
         spread_rates=run.rates[active],
         held=Allocation.empty(),

@@ -24,8 +24,9 @@ def summarise(result: ClusterResult) -> dict[str, Any]:
     largest. ``ftf``: mean finish-time fairness (completion / isolated time; below 1 is better than an
     equal share), ``max_ftf`` its worst. ``gru``: GPU-seconds held / (GPUs x TTD). ``cru``: node-seconds
     in use / (nodes x TTD), over nodes with GPUs. ``gru_work``, ``cru_work``: without restarts and
-    consolidations. ``restarts``: starts on new GPUs. ``finished``, ``left_out``: jobs.
-    ``decision_s``: wall seconds of the scheduler.
+    consolidations. ``restarts``: starts on new GPUs. ``slo_met``: part of the jobs with a wanted completion
+    time that kept it (if there are any). ``finished``, ``left_out``: jobs. ``decision_s``: wall seconds of the
+    scheduler.
     """
     jobs = result.jobs
     done = jobs.finished
@@ -44,6 +45,9 @@ def summarise(result: ClusterResult) -> dict[str, Any]:
     jct, queueing, ftf = jobs.jct[done], jobs.queueing[done], jobs.ftf[done]
     nodes = int((result.cluster.capacity.sum(axis=1) > 0).sum())
     gpu_s, node_s = result.cluster.gpus * ttd, nodes * ttd
+    wanted = result.workload.slo * jobs.best_s
+    if (asked := ~np.isnan(wanted)).any():
+        values["slo_met"] = float((jobs.jct[asked & done] <= wanted[asked & done]).sum() / asked.sum())
     return values | {
         "ttd_s": ttd,
         "mean_jct_s": float(jct.mean()),

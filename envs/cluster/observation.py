@@ -17,7 +17,7 @@ from .scheduler import ClusterView
 
 Observation = dict[str, NDArray[Any]]
 PER_JOB = (
-    *("job", "arrival", "workers", "steps", "remaining", "attained_s", "running_s", "weight"),
+    *("job", "arrival", "workers", "steps", "remaining", "attained_s", "running_s", "weight", "slo"),
     *("rates", "spread_rates", "held_gang"),
 )
 """Fields of a view with one row per job."""

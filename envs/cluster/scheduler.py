@@ -116,6 +116,7 @@ class ClusterView:
         attained_s: [N] GPU-seconds held so far.
         running_s: [N] seconds in which the job held its GPUs.
         weight: [N] priority weights.
+        slo: [N] wanted completion time as a multiple of the time on the fastest type; NaN for none.
         rates, spread_rates: [N, R] steps/s on each type, in one node and spread; 0: does not fit.
         held: placements of this moment.
         held_gang: [N] number of the job's first gang in ``held``, or -1.
@@ -137,6 +138,7 @@ class ClusterView:
     attained_s: Floats
     running_s: Floats
     weight: Floats
+    slo: Floats
     rates: Floats
     spread_rates: Floats
     held: Allocation

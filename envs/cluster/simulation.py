@@ -240,6 +240,7 @@ class Simulation:
             attained_s=jobs.held_s[rows],
             running_s=jobs.running_s[rows],
             weight=self.workload.weight[rows],
+            slo=self.workload.slo[rows],
             rates=self._shown.rates[rows],
             spread_rates=self._shown.spread[rows],
             held=self._held,

@@ -83,6 +83,11 @@ class Workload:
         """[J] priority weights."""
         return _column([job.weight for job in self.jobs])
 
+    @cached_property
+    def slo(self) -> Floats:
+        """[J] wanted completion times as multiples of the duration; NaN for none."""
+        return _column([np.nan if job.slo is None else job.slo for job in self.jobs])
+
     def rates(self, cluster: Cluster) -> tuple[Floats, Floats]:
         """[J, R] steps/s on each type of the cluster: with all workers in one node, and spread.
 

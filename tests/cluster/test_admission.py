@@ -178,14 +178,14 @@ def test_prices_are_low_when_empty_and_high_when_full() -> None:
 
 def test_who_is_rejected_is_reported_and_left_out_of_the_means() -> None:
     workload, cluster = make_workload("headline", jobs=60, seed=1), Cluster.parse("v100:4 p100:4 k80:4")
-    scheduler = find_scheduler("hadar", {"mode": "admission"})
-    result = simulate(workload, cluster, scheduler)
+    options = {"mode": "admission", "price": "integral"}
+    result = simulate(workload, cluster, find_scheduler("hadar", options))
     refused = [job for job, reason in result.left_out.items() if reason == "refused by the scheduler"]
     assert refused
     assert result.metrics["finished"] + len(result.left_out) == len(workload)
     assert not np.isfinite([row["finish"] for row in result.jobs.rows() if row["id"] in refused]).any()
     audit(result, restart_s=10.0)
-    again = simulate(workload, cluster, find_scheduler("hadar", {"mode": "admission", "on_reject": "requeue"}))
+    again = simulate(workload, cluster, find_scheduler("hadar", {**options, "on_reject": "requeue"}))
     assert again.metrics["finished"] >= result.metrics["finished"]
 
 

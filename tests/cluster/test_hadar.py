@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -36,6 +37,7 @@ OPTIONS = [
     {"price": "pre"},
     {"utility": "jct", "beam": 1, "exact_jobs": 0},
     {"utility": "makespan"},
+    {"utility": "deadline"},
     {"utility": "finish_time_fairness", "backfill": False},
     {"mixing": False},
 ]
@@ -147,12 +149,23 @@ def test_utilities_by_hand() -> None:
         "makespan": [3 * 8000 / 3 * 0.4, 2 * 4000 / 2 * 0.5],
         "finish_time_fairness": [(8000 / (19 / 3)) / 2000, (4000 / (0.5 * 15 / 1.5)) / 1000],
     }
-    assert set(hand) == set(UTILITIES)
+    assert set(hand) | {"deadline"} == set(UTILITIES)
     for name, values in hand.items():
         assert find_utility(name)(view, rates)[:, 0] == pytest.approx(values), name
     assert weighted("jct")(view, rates)[:, 0] == pytest.approx(hand["jct"])
     with pytest.raises(UnknownNameError, match="did you mean makespan"):
         find_utility("makespam")
+
+
+def test_deadlines_by_hand() -> None:
+    jobs = tuple(replace(job, slo=slo) for job, slo in zip(PAIR.jobs, (2.0, None), strict=True))
+    view = first_view(replace(PAIR, jobs=jobs), THREE_NODES)
+    found = find_utility("deadline")(view, np.array([[5.0, 10.0], [8.0, 4.0]]))
+    # j0 may take 2 x 800 s: it takes 1,600 and 800 s; j1 has no deadline
+    assert found[0] == pytest.approx([0.5, 1 / (1 + np.exp(-2.0))])
+    assert found[1] == pytest.approx([0.5, 0.25])
+    result = simulate(replace(PAIR, jobs=jobs), THREE_NODES, find_scheduler("hadar", {"utility": "deadline"}))
+    assert result.metrics["slo_met"] in (0.0, 1.0)
 
 
 def test_any_callable_is_a_utility() -> None:

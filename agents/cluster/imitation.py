@@ -60,14 +60,14 @@ def demonstrate(
     rng: np.random.Generator,
     *,
     leader: Scheduler | None = None,
-    part: float = 0.05,
+    density: float = 0.5,
 ) -> list[Example]:
     """Examples from one episode: what the teacher would do in each round, one decision after the other.
 
     Args:
         rng: of the orders, and of the choice of examples.
         leader: whose decisions are carried out (as in DAgger, where it is the learner); None: the teacher's.
-        part: of the decisions that become examples.
+        density: of the examples; see ``explain_round``.
     """
     inner = ClusterSchedulingEnv(workload, cluster, window=len(workload), nodes=False)
     env = SequentialAllocation(inner, every_round=False)
@@ -75,10 +75,11 @@ def demonstrate(
     for scheduler in filter(None, (teacher, leader)):
         scheduler.reset(cluster, inner.simulation_rules.round_s, rng)
     found: list[Example] = []
-    rewards, starts = [], []
+    rewards: list[float] = []
+    starts: list[int] = []
     while inner.view is not None:
         wanted = env.actions_for(teacher.schedule(inner.view))
-        examples = list(explain_round(inner.view, inner.origin, wanted, rng, part))
+        examples = list(explain_round(inner.view, inner.origin, wanted, rng, density))
         found += examples
         starts += [len(rewards)] * len(examples)
         for action in wanted if leader is None else env.actions_for(leader.schedule(inner.view)):
@@ -96,33 +97,33 @@ def write_examples(path: Path, examples: Sequence[Example]) -> None:
 def read_examples(path: Path) -> list[Example]:
     """The examples of ``write_examples``."""
     stored = torch.load(path, weights_only=True)
-    return [Example(*(part.numpy() for part in parts[:4]), value=float(parts[4])) for parts in stored]
+    return [Example._make([*(part.numpy() for part in parts[:4]), parts[4]]) for parts in stored]
 
 
 def explain_round(
-    view: ClusterView, origin: float, wanted: Sequence[int], rng: np.random.Generator, part: float
+    view: ClusterView, origin: float, wanted: Sequence[int], rng: np.random.Generator, density: float
 ) -> Iterator[Example]:
-    """A part of the states on the way to a round's decisions, in random order.
+    """Some of the states on the way to a round's decisions, in the given order (who stays, first) or a random one.
 
-    The order does not matter, so everything that is still wanted is right; closing is where nothing is.
+    The order does not matter, so everything that is still wanted is right; closing is where nothing is. A state
+    becomes an example with probability ``density`` / decisions that are still wanted: when many are, most are easy.
     """
     choices = RoundChoices(view, len(view), True, False)
     rows, whole = observe_round(view, choices.held, origin, 0)
-    missing = np.zeros(len(choices.mask), np.bool_)
-    missing[[action for action in wanted if action < len(missing) - 1]] = True
+    order = [action for action in wanted if action < len(choices.mask) - 1]
+    if rng.random() < 0.5:
+        order = rng.permutation(order).tolist()
     while choices.open:
         legal = choices.mask > 0
-        right = missing & legal
-        right[-1] = not right.any()
-        if rng.random() < part:
+        order = [action for action in order if legal[action]]
+        right = np.zeros(len(legal), np.bool_)
+        right[order or [-1]] = True
+        if rng.random() * max(len(order), 1) < density:
             state, left = changes(choices)
             yield Example(np.concatenate((rows, state), axis=1), np.concatenate((whole, left)), legal, right, 0.0)
-        if right[-1]:
+        if not order:
             break
-        (good,) = np.nonzero(right)
-        action = int(good[rng.integers(len(good))])
-        choices.choose(*divmod(action, choices.options))
-        missing[action] = False
+        choices.choose(*divmod(order.pop(0), choices.options))
 
 
 class Batch(NamedTuple):
@@ -183,7 +184,7 @@ def imitate(
         chosen = rng.choice(near, min(batch_size, len(near)), replace=False)
         loss, correct = imitation_loss(network, collate([examples[i] for i in chosen]))
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         told[step] = float(loss.detach()), correct

@@ -69,8 +69,8 @@ class ClusterNetwork(nn.Module):
         """
         base, wide = len(JOB_FEATURES), len(GLOBAL_FEATURES)
         types = (rows.shape[-1] - base) // PER_JOB_AND_TYPE
-        pair = rows[..., base : base + PER_JOB_AND_TYPE * types].unflatten(-1, (PER_JOB_AND_TYPE, types)).mT
-        per_type = whole[..., wide : wide + PER_TYPE * types].unflatten(-1, (PER_TYPE, types)).mT
+        pair = rows[..., base : base + PER_JOB_AND_TYPE * types].reshape(*rows.shape[:2], PER_JOB_AND_TYPE, types).mT
+        per_type = whole[..., wide : wide + PER_TYPE * types].reshape(-1, PER_TYPE, types).mT
         shared = per_type[:, None].expand(-1, rows.shape[1], -1, -1)
         pair = torch.relu(self.pair_in(torch.cat((pair, shared), dim=-1)))
         job = torch.relu(self.job_in(rows[..., :base]) + self.job_of_pairs(pair.mean(dim=2)))

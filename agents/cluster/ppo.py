@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -50,9 +50,13 @@ class ClusterPolicy(MaskableActorCriticPolicy):
         network_width: of a new ``ClusterNetwork``, the attribute ``network``.
     """
 
+    mlp_extractor: Any
+    action_net: Any
+    value_net: Any
+
     def __init__(self, *args: Any, network_width: int = 40, **options: Any) -> None:
         self._width = network_width
-        super().__init__(*args, features_extractor_class=_AsSeen, **options)
+        super().__init__(*args, **{"features_extractor_class": _AsSeen, **options})
 
     @property
     def network(self) -> ClusterNetwork:
@@ -61,10 +65,11 @@ class ClusterPolicy(MaskableActorCriticPolicy):
         return network
 
     def _build(self, lr_schedule: Any) -> None:
-        network = ClusterNetwork(self._width)
-        self.mlp_extractor = _ActorAndCritic(network, int(self.action_space.n))
+        choices: Any = self.action_space
+        self.mlp_extractor = _ActorAndCritic(ClusterNetwork(self._width), int(choices.n))
         self.action_net, self.value_net = nn.Identity(), nn.Identity()
-        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+        make: Any = self.optimizer_class
+        self.optimizer = make(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
 
 PPO_SETTINGS: dict[str, Any] = {
@@ -81,14 +86,21 @@ PPO_SETTINGS: dict[str, Any] = {
 
 
 def make_ppo(network: ClusterNetwork, env: gym.Env | Any, **options: Any) -> MaskablePPO:
-    """A learner that goes on from a network's weights, in a copy of it (``policy.network``).
+    """A learner that goes on from a network's weights, in a copy of it (``network_of``).
 
     ``options`` are MaskablePPO's, over ``PPO_SETTINGS``. Nothing is discounted, for the mean completion time is not.
     """
     settings: dict[str, Any] = {"gamma": 1.0, "device": "cpu", **PPO_SETTINGS, **options}
     model = MaskablePPO(ClusterPolicy, env, policy_kwargs={"network_width": network.width}, **settings)
-    model.policy.network.load_state_dict(network.state_dict())
+    network_of(model).load_state_dict(network.state_dict())
     return model
+
+
+def network_of(model: MaskablePPO) -> ClusterNetwork:
+    """What a learner trains."""
+    policy: Any = model.policy
+    network: ClusterNetwork = policy.network
+    return network
 
 
 def ppo_round(model: MaskablePPO, seed: int) -> dict[str, float]:
@@ -99,7 +111,8 @@ def ppo_round(model: MaskablePPO, seed: int) -> dict[str, float]:
     model.set_random_seed(seed)
     model._last_obs = None  # begin with a reset
     model.ep_info_buffer = None
-    model.learn(model.n_steps * model.n_envs, log_interval=None)
+    model.learn(model.n_steps * model.n_envs, log_interval=1000)
     told = {name.removeprefix("train/"): float(value) for name, value in model.logger.name_to_value.items()}
-    returns = [episode["r"] for episode in model.ep_info_buffer or ()]
+    ended: Iterable[dict[str, float]] = model.ep_info_buffer or ()
+    returns = [episode["r"] for episode in ended]
     return told | {"return": sum(returns) / len(returns) if returns else float("nan")}

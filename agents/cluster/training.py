@@ -118,7 +118,7 @@ def draw_workload(
     rng: np.random.Generator, jobs: Sequence[int] = (40, 200), per_hour: Sequence[float] = (1.0, 4.0)
 ) -> Workload:
     """A workload of the headline kind, half of them with all jobs at the start; seeds from ``FIRST_SEED`` up."""
-    count, rate = int(rng.integers(jobs[0], jobs[1] + 1)), float(rng.uniform(*per_hour))
+    count, rate = int(rng.integers(jobs[0], jobs[1] + 1)), float(rng.uniform(per_hour[0], per_hour[1]))
     seed = int(rng.integers(FIRST_SEED, 2**31))
     return make_workload("headline", jobs=count, seed=seed, per_hour=None if rng.random() < 0.5 else rate)
 
@@ -191,7 +191,7 @@ class _Run:
         begin, end = plan.imitation_rounds, plan.imitation_rounds + plan.ppo_rounds
         if self.state["rounds"] >= end:
             return
-        from .ppo import make_ppo, ppo_round
+        from .ppo import make_ppo, network_of, ppo_round
 
         if self.state["rounds"] == begin and (self.folder / "policy.pt").exists():
             self.network = load_policy(self.folder / "policy.pt")[0]  # the best one, not the last
@@ -200,7 +200,7 @@ class _Run:
             model.policy.optimizer.load_state_dict(self.state["optimizer"])
         for number in range(self.state["rounds"], end):
             told = ppo_round(model, plan.seed + FIRST_SEED * (number + 1))
-            self.network.load_state_dict(model.policy.network.state_dict())
+            self.network.load_state_dict(network_of(model).state_dict())
             self.state["optimizer"] = model.policy.optimizer.state_dict()
             yield {key: told[key] for key in ("return", "approx_kl", "explained_variance")}
 

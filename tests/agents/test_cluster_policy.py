@@ -83,7 +83,7 @@ def demonstrations(episodes: int = 2) -> tuple[Example, ...]:
     rng, found = np.random.default_rng(0), []
     for seed in range(episodes):
         workload = make_workload("headline", jobs=20, seed=FIRST_SEED + seed)
-        found += demonstrate(workload, Cluster.parse("v100:4 k80:4"), make_scheduler("srtf"), rng, part=1.0)
+        found += demonstrate(workload, Cluster.parse("v100:4 k80:4"), make_scheduler("srtf"), rng, density=100.0)
     return tuple(found)
 
 
@@ -248,7 +248,9 @@ def test_the_shipped_file_is_small() -> None:
 def test_everything_that_the_teacher_still_wants_is_right() -> None:
     """One job per GPU of one type: SRTF wants the two shortest of three, in either order, then nothing more."""
     workload = make_workload("physical", jobs=3, seed=1)
-    found = demonstrate(workload, Cluster.parse("v100:2"), make_scheduler("srtf"), np.random.default_rng(0), part=1.0)
+    found = demonstrate(
+        workload, Cluster.parse("v100:2"), make_scheduler("srtf"), np.random.default_rng(0), density=100.0
+    )
     rates = workload.rates(Cluster.parse("v100:2"))[0][:, 0]
     shortest = np.argsort(workload.steps / rates)[:2]
     options = (len(found[0].legal) - 1) // 3
@@ -293,7 +295,7 @@ def test_the_learner_leads_and_the_teacher_tells() -> None:
     """Led by an untrained network the states differ, and what is wanted is legal in them."""
     workload, cluster = make_workload("headline", jobs=8, seed=FIRST_SEED), Cluster.parse("v100:4 k80:4")
     led, own = (
-        demonstrate(workload, cluster, make_scheduler("srtf"), np.random.default_rng(0), leader=leader, part=1.0)
+        demonstrate(workload, cluster, make_scheduler("srtf"), np.random.default_rng(0), leader=leader, density=100.0)
         for leader in (LearnedScheduler.of(new_network(8)), None)
     )
     assert all((example.wanted <= example.legal).all() and example.wanted.any() for example in led)

@@ -229,7 +229,7 @@ def mixes(cache: Cache, seeds: Sequence[int], quick: bool) -> list[Options]:
 
 
 def odd_gangs(seed: int) -> Workload:
-    """Sixty jobs of 3, 5 or 6 workers; a worker adds nine tenths of the rate of one, four fifths of that when spread."""
+    """Sixty jobs of 3, 5 or 6 workers; a worker adds nine tenths of one alone, spread four fifths of it."""
     rng, table = np.random.default_rng(seed), ThroughputTable.default()
     drawn = make_workload("headline", jobs=60, seed=seed)
     jobs, entries = [], {}

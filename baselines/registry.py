@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from ..envs.errors import MissingExtraError, UnknownNameError
+from ..envs.errors import MissingExtraError, UnknownNameError, unknown_name
 
 
 def find_by_name(name: str, table: Mapping[str, str], group: str, noun: str) -> Any:
@@ -40,10 +39,7 @@ def find_by_name(name: str, table: Mapping[str, str], group: str, noun: str) -> 
                 f"the {noun} {name!r} of another package cannot be loaded from {offered[name].value} ({error}); "
                 "install or mend that package."
             ) from error
-    valid = [*table, *offered]
-    near = get_close_matches(name, valid, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise UnknownNameError(f"no {noun} is called {name!r}{hint}; choose one of {', '.join(valid)}.")
+    raise unknown_name(noun, name, [*table, *offered])
 
 
 def check_options(who: str, make: Callable[..., Any], options: Iterable[str]) -> None:

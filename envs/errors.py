@@ -4,6 +4,11 @@ Each message is one sentence that names the offender, says what was expected and
 All of them derive from ``HadopplerError``, which the command line prints without a traceback.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class HadopplerError(ValueError):
     """A mistake in the user's input; the message is meant to be shown as it is."""
@@ -59,3 +64,11 @@ class CheckpointError(HadopplerError):
 
 class TrainingError(HadopplerError):
     """A setting of a training is out of range."""
+
+
+def unknown_name(noun: str, name: str, valid: Iterable[str]) -> UnknownNameError:
+    """The error for a name that nobody offers, with the nearest one and all that are valid."""
+    names = list(valid)
+    near = get_close_matches(name, names, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return UnknownNameError(f"no {noun} is called {name!r}{hint}; choose one of {', '.join(names)}.")

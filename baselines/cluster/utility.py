@@ -8,13 +8,12 @@ completion time d = time since arrival + remaining steps / rate.
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...envs.cluster import ClusterView
-from ...envs.errors import UnknownNameError
+from ...envs.errors import unknown_name
 
 Floats = NDArray[np.float64]
 Utility = Callable[[ClusterView, Floats], Floats]
@@ -93,6 +92,4 @@ def find_utility(utility: str | Utility) -> Utility:
         return utility
     if utility in UTILITIES:
         return UTILITIES[utility]
-    near = get_close_matches(utility, UTILITIES, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise UnknownNameError(f"no utility is called {utility!r}{hint}; choose one of {', '.join(UTILITIES)}.")
+    raise unknown_name("utility", utility, UTILITIES)

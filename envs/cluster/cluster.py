@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ClusterError, UnknownNameError
+from ..descriptions import check_keys, read_yaml
+from ..errors import ClusterError, unknown_name
 
 _TERM = re.compile(r"^(?P<gpus>[^\s:x+]+:\d+(?:\+[^\s:x+]+:\d+)*)(?:x(?P<nodes>\d+))?$")
 
@@ -124,9 +124,7 @@ class Cluster:
             UnknownNameError: there is none of this name.
         """
         if name not in BUILT_IN:
-            near = get_close_matches(name, BUILT_IN, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise UnknownNameError(f"no cluster is called {name!r}{hint}; choose one of {', '.join(BUILT_IN)}.")
+            raise unknown_name("cluster", name, BUILT_IN)
         content = BUILT_IN[name]
         if isinstance(content, str):
             return cls.parse(content, name)
@@ -145,7 +143,7 @@ class Cluster:
         Raises:
             ClusterError: a key is unknown, missing or of the wrong type; it is named.
         """
-        _check_keys(values, ("nodes", "name", "relative_speed"), where)
+        check_keys(values, ("nodes", "name", "relative_speed"), where, ClusterError)
         entries = values.get("nodes")
         if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
             raise ClusterError(f"{where}: nodes is missing; give a list of nodes with gpus and gpu_type.")
@@ -164,14 +162,7 @@ class Cluster:
         Raises:
             ClusterError: the file is missing, is no YAML or does not fit the schema.
         """
-        import yaml
-
-        try:
-            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ClusterError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file.") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ClusterError(f"{path}: is not YAML ({' '.join(str(error).split())}).") from error
+        values = read_yaml(path, ClusterError)
         if not isinstance(values, Mapping):
             raise ClusterError(f"{path}: expected the key nodes, found {type(values).__name__}.")
         return cls.from_dict(values, str(path))
@@ -191,18 +182,10 @@ BUILT_IN: dict[str, str | tuple[float, ...]] = {
 """Clusters by name: the text of ``Cluster.parse``, or relative speeds of one-GPU nodes."""
 
 
-def _check_keys(values: Mapping[str, Any], valid: Sequence[str], where: str) -> None:
-    for key in values:
-        if key not in valid:
-            near = get_close_matches(str(key), valid, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"valid keys are {', '.join(valid)}."
-            raise ClusterError(f"{where}: unknown key {key!r}; {hint}")
-
-
 def _read_node(entry: Any, number: int, where: str) -> list[Node]:
     if not isinstance(entry, Mapping):
         raise ClusterError(f"{where}: expected keys such as gpus and gpu_type, found {entry!r}.")
-    _check_keys(entry, ("name", "gpus", "gpu_type", "count"), where)
+    check_keys(entry, ("name", "gpus", "gpu_type", "count"), where, ClusterError)
     gpus = entry.get("gpus")
     if isinstance(gpus, Mapping):
         counts = {str(kind): count for kind, count in gpus.items()}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import TraceError, UnknownNameError
+from ..errors import TraceError, UnknownNameError, unknown_name
 from .job import Job, split_kind
 from .throughput import ThroughputTable
 from .workload import Workload
@@ -47,9 +46,7 @@ def make_workload(
         TraceError: a number is out of range.
     """
     if name not in GENERATORS:
-        near = get_close_matches(name, GENERATORS, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise UnknownNameError(f"no workload is called {name!r}{hint}; choose one of {', '.join(GENERATORS)}.")
+        raise unknown_name("workload", name, GENERATORS)
     make, count, valid = GENERATORS[name]
     for key in options:
         if key not in valid:

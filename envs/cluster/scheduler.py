@@ -199,9 +199,7 @@ class Scheduler(Protocol):
         """Decide. A running job that is left out of the answer at a round's start is preempted."""
 
 
-def begin(
-    scheduler: Scheduler, workload: Workload, cluster: Cluster, round_s: float, rng: np.random.Generator
-) -> None:
+def begin(scheduler: Scheduler, workload: Workload, cluster: Cluster, round_s: float, rng: np.random.Generator) -> None:
     """Reset a scheduler for a run of this workload.
 
     A scheduler that must know the jobs that will come (admission control with prices whose bounds depend

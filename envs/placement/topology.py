@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..descriptions import check_keys, read_yaml
 from ..errors import TopologyError, UnknownNameError
 
 Contention = Literal["none", "pair", "ports"]
@@ -260,7 +260,12 @@ class Topology:
         """
         if not isinstance(values, Mapping):
             raise TopologyError(f"{where}: expected keys such as devices and bandwidth, found {type(values).__name__}.")
-        _check_keys(values, ("devices", "bandwidth", "latency", "contention", "channels", "name", "source"), where)
+        check_keys(
+            values,
+            ("devices", "bandwidth", "latency", "contention", "channels", "name", "source"),
+            where,
+            TopologyError,
+        )
         entries = values.get("devices")
         if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
             raise TopologyError(f"{where}: devices is missing; give a list of devices with kind and flops_per_s.")
@@ -286,15 +291,7 @@ class Topology:
         Raises:
             TopologyError: the file is missing, is no YAML or does not fit the schema.
         """
-        import yaml
-
-        try:
-            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise TopologyError(f"{path}: cannot be read ({error.strerror}); give the path of a YAML file.") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise TopologyError(f"{path}: is not YAML ({' '.join(str(error).split())}).") from error
-        return cls.from_dict(values, str(path))
+        return cls.from_dict(read_yaml(path, TopologyError), str(path))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that ``from_dict`` reads back."""
@@ -317,14 +314,6 @@ class Topology:
             "contention": self.contention,
             "channels": self.channels,
         }
-
-
-def _check_keys(values: Mapping[str, Any], valid: Sequence[str], where: str) -> None:
-    for key in values:
-        if key not in valid:
-            near = get_close_matches(str(key), valid, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"valid keys are {', '.join(valid)}."
-            raise TopologyError(f"{where}: unknown key {key!r}; {hint}")
 
 
 def _is_number(value: Any) -> bool:
@@ -356,7 +345,7 @@ def _read_device(entry: Any, where: str) -> list[Device]:
     if not isinstance(entry, Mapping):
         raise TopologyError(f"{where}: expected keys such as kind and flops_per_s, found {entry!r}.")
     numeric = ("flops_per_s", "memory_bytes", "memory_bytes_per_s", "overhead_s")
-    _check_keys(entry, ("kind", "count", "kind_flops_per_s", *numeric), where)
+    check_keys(entry, ("kind", "count", "kind_flops_per_s", *numeric), where, TopologyError)
     if "flops_per_s" not in entry:
         raise TopologyError(f"{where}: flops_per_s is missing; give the device's FLOP/s.")
     count = entry.get("count", 1)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 
-from ...errors import TraceError, UnknownNameError
+from ...errors import TraceError, UnknownNameError, unknown_name
 from ..throughput import DATA, ThroughputTable
 from ..workload import Workload
 from . import gavel, helios, own_csv, pai, philly, slurm
@@ -93,9 +92,7 @@ def find_sample(name: str) -> Path:
     """
     sample = name.removeprefix("sample:")
     if sample not in SAMPLES:
-        near = get_close_matches(sample, SAMPLES, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        raise UnknownNameError(f"no sample trace is called {sample!r}{hint}; choose one of {', '.join(SAMPLES)}.")
+        raise unknown_name("sample trace", sample, SAMPLES)
     return DATA / "samples" / SAMPLES[sample]
 
 

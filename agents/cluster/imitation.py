@@ -105,8 +105,8 @@ def explain_round(
 ) -> Iterator[Example]:
     """Some of the states on the way to a round's decisions, in the given order (who stays, first) or a random one.
 
-    The order does not matter, so everything that is still wanted is right; closing is where nothing is. A state
-    becomes an example with probability ``density`` / decisions that are still wanted: when many are, most are easy.
+    The order does not matter, so everything that is still wanted is right. A state becomes an example with
+    probability ``density`` / decisions that are still wanted: when many are, most are easy.
     """
     choices = RoundChoices(view, len(view), True, False)
     rows, whole = observe_round(view, choices.held, origin, 0)
@@ -116,13 +116,13 @@ def explain_round(
     while choices.open:
         legal = choices.mask > 0
         order = [action for action in order if legal[action]]
-        right = np.zeros(len(legal), np.bool_)
-        right[order or [-1]] = True
-        if rng.random() * max(len(order), 1) < density:
-            state, left = changes(choices)
-            yield Example(np.concatenate((rows, state), axis=1), np.concatenate((whole, left)), legal, right, 0.0)
         if not order:
             break
+        if rng.random() * len(order) < density:
+            right = np.zeros(len(legal), np.bool_)
+            right[order] = True
+            state, left = changes(choices)
+            yield Example(np.concatenate((rows, state), axis=1), np.concatenate((whole, left)), legal, right, 0.0)
         choices.choose(*divmod(order.pop(0), choices.options))
 
 
@@ -154,13 +154,12 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 def imitation_loss(network: ClusterNetwork, batch: Batch, value_weight: float = 0.1) -> tuple[Tensor, float]:
     """Minus the log-probability that a decision drawn under the mask is one that the teacher wants, plus the Huber
-    loss of the value times ``value_weight``; and the part of the batch in which ``best_decision`` is."""
+    loss of the value times ``value_weight``; and the part of the batch in which the one with the highest score is."""
     scores, value = network(batch.rows, batch.whole, batch.legal.shape[1])
     legal = scores.masked_fill(~batch.legal, -torch.inf)
     right = scores.masked_fill(~batch.wanted, -torch.inf)
     loss = (torch.logsumexp(legal, dim=1) - torch.logsumexp(right, dim=1)).mean()
-    chosen = torch.where(legal.softmax(dim=1)[:, -1] > 0.5, legal.shape[1] - 1, legal[:, :-1].argmax(dim=1))
-    correct = batch.wanted.gather(1, chosen[:, None]).float().mean()
+    correct = batch.wanted.gather(1, legal.argmax(dim=1, keepdim=True)).float().mean()
     return loss + value_weight * functional.smooth_l1_loss(value, batch.value), float(correct)
 
 

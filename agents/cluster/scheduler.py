@@ -16,7 +16,7 @@ from .network import ClusterNetwork
 
 
 class LearnedScheduler:
-    """The decision with the highest score, again and again, until none is left or closing scores highest.
+    """The decision with the highest score, again and again, until no job can be given anything more.
 
     In a round with the same jobs and free GPUs as at the last decision all goes on, as in the training environment
     ``SequentialAllocation(every_round=False)``. All jobs are seen, however many there are.
@@ -71,15 +71,11 @@ def decide_round(network: ClusterNetwork, view: ClusterView, origin: float, mixi
     choices = RoundChoices(view, len(view), mixing, False)
     rows, whole = observe_round(view, choices.held, origin, 0)
     known = network.encode(torch.from_numpy(rows)[None], torch.from_numpy(whole)[None])
-    given = False
     while choices.open:
         state, left = (torch.from_numpy(values)[None] for values in changes(choices))
         scores = network.decide(known, state, left, mixing)[0][0].numpy()
-        action = best_decision(scores, choices.mask > 0, choices.options, given)
-        if action == len(scores) - 1:
-            break
+        action = best_decision(scores, choices.mask > 0, choices.options)
         choices.choose(*divmod(action, choices.options))
-        given = True
     return choices.allocation()[0]
 
 
@@ -89,16 +85,11 @@ def changes(choices: RoundChoices) -> tuple[NDArray[np.float32], NDArray[np.floa
     return state, (choices.left / choices.view.cluster.gpus).astype(np.float32)
 
 
-def best_decision(scores: NDArray[np.float32], legal: NDArray[np.bool_], options: int, given: bool) -> int:
-    """The legal decision with the highest score, ties to the first.
+def best_decision(scores: NDArray[np.float32], legal: NDArray[np.bool_], options: int) -> int:
+    """The decision with the highest score among those that give GPUs to a job, ties to the first.
 
-    The scores share a probability of 1 among all good decisions, whose order is free; so the round is closed only where
-    closing is more probable than all others together. Unless something was ``given`` in this round, only what
-    gives GPUs to a job counts, so that no weights leave a cluster idle.
+    While there is one, nothing is skipped or closed: work done slowly, on GPUs that nobody else takes, is still done.
     """
-    others = np.where(legal[:-1], scores[:-1], -np.inf)
-    if not given:
-        others[options - 1 :: options] = -np.inf
-    elif np.logaddexp.reduce(others) < scores[-1]:
-        return len(others)
-    return int(others.argmax())
+    scores = np.where(legal, scores, -np.inf)
+    scores[options - 1 :: options] = -np.inf
+    return int(scores[:-1].argmax())

@@ -50,8 +50,8 @@ class TrainingPlan:
     """
 
     seed: int = 0
-    imitation_rounds: int = 60
-    ppo_rounds: int = 30
+    imitation_rounds: int = 30
+    ppo_rounds: int = 10
     jobs: Sequence[int] = (40, 200)
     per_hour: Sequence[float] = (1.0, 4.0)
     clusters: Sequence[str] = ("headline", "headline", "v100:4x2 p100:4x4 k80:8x3", "v100:8x3 p100:4x2 k80:4x2")

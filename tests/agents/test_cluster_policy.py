@@ -151,13 +151,11 @@ def test_it_decides_as_the_network_does_in_the_environment(seed: int) -> None:
     workload = make_workload("headline", jobs=15, seed=seed, per_hour=3)
     env = sequential(workload, "v100:4 p100:2 k80:4", window=15, illegal_action="raise")
     observation, info = env.reset(seed=0)
-    done, given = False, False
+    done = False
     while not done:
         answer, _ = scores(network, observation)
-        action = best_decision(answer, info["action_mask"] > 0, len(env.options), given)
-        rounds = env.unwrapped.decisions
+        action = best_decision(answer, info["action_mask"] > 0, len(env.options))
         observation, _, done, _, info = env.step(action)
-        given = env.unwrapped.decisions == rounds
     result = simulate(workload, Cluster.parse("v100:4 p100:2 k80:4"), LearnedScheduler())
     assert info["mean_jct_s"] == result.metrics["mean_jct_s"]
     assert info["ttd_s"] == result.metrics["ttd_s"]
@@ -384,13 +382,12 @@ def test_the_yaml_holds_the_plans_own_values() -> None:
     import hydra
 
     from hadoppler.agents.cluster.ppo import PPO_SETTINGS
-    from hadoppler.scripts.application import instantiate
+    from hadoppler.scripts import train as command
 
     with hydra.initialize_config_module("hadoppler.conf", version_base="1.3"):
         config = hydra.compose("train")
-    plan, own = (
-        json.loads(json.dumps(asdict(made))) for made in (instantiate(config.agent, _convert_="all"), TrainingPlan())
-    )
+    made = command.instantiate(config.agent, _convert_="all"), TrainingPlan()
+    plan, own = (json.loads(json.dumps(asdict(one))) for one in made)
     for name in own.keys() - {"ppo"}:
         assert plan[name] == own[name], name
     assert plan["ppo"] == PPO_SETTINGS

@@ -46,6 +46,7 @@ SCHEDULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("hadar", {"mode": "horizon"}),
     ("hadare", {}),
     ("sia", {}),
+    ("learned", {}),
 )
 
 

@@ -2,11 +2,18 @@
 
 The Hadar papers state that a first estimate is corrected online; how is our choice:
 
-- The first measurement of a job on a type takes the prior's place. Every further one is averaged with
+- Rates belong to a row of the throughput table: a model with its batch size and a number of workers.
+  All jobs of a row share them, so that one job's measurement serves those that run beside it or later.
+- The first measurement of a row on a type takes the prior's place. Every further one is averaged with
   what was believed: ``rate <- (rate + measured) / 2``. (With half of a prior that is wrong by 3x kept,
   rates would still be off by 17 % after three measurements.)
-- Types on which the job was not measured yet have their prior times the job's mean ratio of measured
-  to prior rates, a geometric mean, so that errors by one factor either way cancel.
+- Types on which a row was not measured yet have their prior times the row's mean ratio of measured to
+  prior rates (geometric, so that errors by one factor either way cancel), as far as errors of one row
+  agree. How far they do is measured too: with the correlation c of the logarithms of these ratios
+  between types of a row, over all rows, and m types measured, the mean's exponent is m c / (1 + (m - 1) c),
+  the best linear prediction. c is 1 until some row was measured on two types. Where errors turn out to be
+  independent c goes to 0: priors stay, a type that disappoints falls behind types not tried, and these are tried.
+- Of a type measured only in one node, or only spread, the other rate follows in proportion.
 - A gang on several types gives one number. Under ``proportional`` the rates of types measured before
   are taken as known, and the rest is divided among the others in proportion to what was believed of
   them; where nothing would be left for them, or all are known, all are scaled alike. Under ``min`` the
@@ -31,17 +38,20 @@ Flags = NDArray[np.bool_]
 
 
 class RateEstimator:
-    """Believed rates of J jobs on R types, vectorised over jobs.
+    """Believed rates of J jobs on R types, shared by the jobs of a row, vectorised over rows.
 
     Args:
         rates, spread: [J, R] priors in steps/s, in one node and spread over nodes; 0: does not fit.
         workers: [J] GPUs of a gang.
         mixed_rate: rate of a gang on several types (``gang_rate``).
         prior_weight: part of the prior that a first measurement leaves; 0.5 treats it as a measurement.
+        row: [J] number of a job's row; jobs with the same number have the same priors and workers, and
+            share what is measured. None: every job is a row of its own.
 
     Attributes:
         rates, spread: [J, R] what is believed now; ``spread`` is never above ``rates``.
         measured: [2, J, R] whether it was measured: in one node, spread.
+        agreement: correlation of errors between types of a row, from 0 to 1.
     """
 
     def __init__(
@@ -51,12 +61,21 @@ class RateEstimator:
         workers: Integers,
         mixed_rate: MixedRate = "proportional",
         prior_weight: float = 0.0,
+        row: Integers | None = None,
     ) -> None:
-        self._prior = np.array([rates, np.minimum(spread, rates)], dtype=np.float64)
-        self._believed = self._prior.copy()
-        self.rates, self.spread = self._believed
-        self.measured = np.zeros(self._prior.shape, dtype=np.bool_)
-        self._workers, self.mixed_rate, self.prior_weight = workers, mixed_rate, prior_weight
+        _, first, self._row = np.unique(
+            np.arange(len(rates)) if row is None else row, return_index=True, return_inverse=True
+        )
+        self._prior = np.array([rates, np.minimum(spread, rates)], dtype=np.float64)[:, first]
+        self._single, self._workers = workers[first, None] == 1, workers
+        self.mixed_rate, self.prior_weight, self.agreement = mixed_rate, prior_weight, 1.0
+        self._believe(self._prior, np.zeros(self._prior.shape, dtype=np.bool_))
+
+    def _believe(self, believed: Floats, known: Flags) -> None:
+        """Set [2, K, R] beliefs of the rows, and show them by job."""
+        self._believed, self._known = believed, known
+        self.rates, self.spread = believed[:, self._row]
+        self.measured = known[:, self._row]
 
     @classmethod
     def from_table(
@@ -81,7 +100,9 @@ class RateEstimator:
                 f"{job.workers} workers on {gpu_type}, where it does run; give one."
             )
         fitting = np.where(true > 0, rates, 0.0), np.where(true_spread > 0, spread, 0.0)
-        return cls(*fitting, workload.workers, mixed_rate, prior_weight)
+        numbers: dict[tuple[str, int], int] = {}
+        row = [numbers.setdefault((job.kind, job.workers), len(numbers)) for job in workload.jobs]
+        return cls(*fitting, workload.workers, mixed_rate, prior_weight, np.array(row, dtype=np.int64))
 
     def gang_rates(self, gangs: Allocation) -> Floats:
         """[A] steps/s that are believed of each gang."""
@@ -99,21 +120,21 @@ class RateEstimator:
         entries = _entries(gangs)
         values = self._attribute(gangs, entries, measured)
         told = ~np.isnan(values)
-        rows, position = np.unique(entries.job[told], return_inverse=True)
-        total, times = np.zeros((2, 2, len(rows), self.rates.shape[1]))
-        key = entries.apart[told], position, gangs.gpu_type[told]
+        key = entries.apart[told], self._row[entries.job[told]], gangs.gpu_type[told]
+        if self._known[key].all() and (self._believed[key] == values[told]).all():
+            return
+        total, times = np.zeros((2, *self._prior.shape))
         np.add.at(total, key, values[told])
         np.add.at(times, key, 1.0)
-        seen, believed, before = times > 0, self._believed[:, rows], self.measured[:, rows]
-        weight = np.where(before, 0.5, self.prior_weight)
-        new = np.where(seen, weight * believed + (1 - weight) * total / np.maximum(times, 1.0), believed)
-        self.measured[:, rows] = before | seen
-        self._believed[:, rows] = self._complete(rows, new, before | seen)
+        seen, weight = times > 0, np.where(self._known, 0.5, self.prior_weight)
+        new = weight * self._believed + (1 - weight) * total / np.maximum(times, 1.0)
+        known = self._known | seen
+        self._believe(self._complete(np.where(seen, new, self._believed), known), known)
 
     def _attribute(self, gangs: Allocation, entries: _Entries, measured: Floats) -> Floats:
         """[E] what a gang's rate says about each of its types; NaN: nothing."""
         begin = gangs.ptr[:-1]
-        own = self._believed[entries.apart, entries.job, gangs.gpu_type]
+        own = self._believed[entries.apart, self._row[entries.job], gangs.gpu_type]
         value = measured[entries.gang]
         if not entries.mixed.any():
             return value
@@ -121,7 +142,7 @@ class RateEstimator:
             slowest = own <= np.minimum.reduceat(own, begin)[entries.gang]
             share = np.where(slowest | (own < value), value, np.nan)
             return np.where(entries.mixed, share, value)
-        known = self.measured[entries.apart, entries.job, gangs.gpu_type]
+        known = self._known[entries.apart, self._row[entries.job], gangs.gpu_type]
         part = own * gangs.count
         total, sure = np.add.reduceat(part, begin), np.add.reduceat(np.where(known, part, 0.0), begin)
         rest, unsure = measured * self._workers[gangs.job] - sure, total - sure
@@ -130,23 +151,38 @@ class RateEstimator:
         share = np.where(divide[entries.gang] & known, np.nan, own * factor[entries.gang])
         return np.where(entries.mixed, share, value)
 
-    def _complete(self, rows: Integers, believed: Floats, measured: Flags) -> Floats:
-        """[2, n, R] beliefs with the types that were not measured scaled, and spread no faster than in one node."""
-        prior = self._prior[:, rows]
-        logs = np.log(np.where(measured, believed / np.where(measured, prior, 1.0), 1.0))
-        ratio = np.exp(logs.sum(axis=(0, 2)) / np.maximum(measured.sum(axis=(0, 2)), 1))
-        together, apart = np.where(measured, believed, prior * ratio[:, None])
-        together = np.where(measured[1] & ~measured[0], np.maximum(together, apart), together)
-        apart = np.where(self._workers[rows, None] == 1, together, np.minimum(apart, together))
-        return np.array([together, apart])
+    def _complete(self, believed: Floats, known: Flags) -> Floats:
+        """[2, K, R] beliefs with the rates that were not measured scaled, and spread no faster than in one node."""
+        logs = np.log(np.where(known, believed / np.where(known, self._prior, 1.0), 1.0))
+        error, tried = logs.sum(axis=0) / np.maximum(known.sum(axis=0), 1), known.any(axis=0)
+        number, total = tried.sum(axis=1), error.sum(axis=1)
+        self.agreement = _agreement(number, total, (error**2).sum(axis=1))
+        expected = total * self.agreement / np.maximum(1 + (number - 1) * self.agreement, 1e-12)
+        factor = np.exp(np.where(tried, error, expected[:, None]))
+        together, apart = np.where(known, believed, self._prior * factor)
+        together = np.where(known[1] & ~known[0], np.maximum(together, apart), together)
+        return np.array([together, np.where(self._single, together, np.minimum(apart, together))])
 
     def _of_gangs(self, gangs: Allocation, entries: _Entries) -> Floats:
-        own, begin = self._believed[entries.apart, entries.job, gangs.gpu_type], gangs.ptr[:-1]
+        own = self._believed[entries.apart, self._row[entries.job], gangs.gpu_type]
+        begin = gangs.ptr[:-1]
         least = np.minimum.reduceat(own, begin)
         if self.mixed_rate == "min" or not entries.mixed.any():
             return least
         summed = np.add.reduceat(own * gangs.count, begin) / self._workers[gangs.job]
         return np.where(entries.mixed[begin], summed, least)
+
+
+def _agreement(number: Integers, total: Floats, squares: Floats) -> float:
+    """Correlation of the errors of a row's types over all pairs of types, never below 0.
+
+    One pair whose errors agree, of size 1, is counted with them as what is thought before any was seen.
+
+    Args:
+        number, total, squares: [K] measured types of a row, the sum of their errors, and of their squares.
+    """
+    products, sizes = (total**2 - squares).sum() / 2, ((number - 1) * squares).sum() / 2
+    return max(0.0, float((1 + products) / (1 + sizes)))
 
 
 class _Entries(NamedTuple):

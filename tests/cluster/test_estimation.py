@@ -124,16 +124,64 @@ def test_the_first_measurement_counts_whole_and_later_ones_half() -> None:
     assert literal.rates[0].tolist() == pytest.approx([15, 9])
 
 
-def test_others_follow_the_mean_ratio_and_gangs_over_nodes_have_their_own() -> None:
+def test_others_follow_as_far_as_errors_agree_and_gangs_over_nodes_have_their_own() -> None:
     believed = estimator([[10.0, 6.0, 4.0]], [2])
     believed.observe(gangs((0, [(0, 0, 2)])), np.array([20.0]))
+    assert believed.rates[0].tolist() == pytest.approx([20, 12, 8])
     believed.observe(gangs((0, [(2, 1, 1), (3, 1, 1)])), np.array([1.2]))  # spread: prior 4.8, a quarter
-    # mean ratio sqrt(2 x 1/4); the rate in one node of type 1 is not below the measured spread one
-    ratio = np.sqrt(0.5)
-    assert believed.rates[0].tolist() == pytest.approx([20, 6 * ratio, 4 * ratio])
-    assert believed.spread[0].tolist() == pytest.approx([8 * ratio, 1.2, 3.2 * ratio])
+    # errors ln 2 and -2 ln 2 disagree: c = (1 - 2 ln^2 2) / (1 + 2.5 ln^2 2) = 0.0178; ratio (2 x 1/4)^(c / (1 + c))
+    agreement = (1 - 2 * np.log(2) ** 2) / (1 + 2.5 * np.log(2) ** 2)
+    ratio = 0.5 ** (agreement / (1 + agreement))
+    assert believed.agreement == pytest.approx(agreement)
+    assert believed.rates[0].tolist() == pytest.approx([20, 1.5, 4 * ratio])
+    assert believed.spread[0].tolist() == pytest.approx([16, 1.2, 3.2 * ratio])
     believed.observe(gangs((0, [(2, 2, 1), (3, 2, 1)])), np.array([50.0]))
-    assert believed.rates[0, 2] == believed.spread[0, 2] == 50
+    assert believed.rates[0, 2] == pytest.approx(50 / 0.8)
+    assert believed.spread[0, 2] == 50
+    backwards = RateEstimator(np.array([[10.0]]), np.array([[9.0]]), np.array([2]))
+    for rate, gang in ((10.0, [(0, 0, 2)]), (20.0, [(0, 0, 1), (1, 0, 1)])):
+        backwards.observe(gangs((0, gang)), np.array([rate]))
+    assert (backwards.rates[0, 0], backwards.spread[0, 0]) == (10, 10)  # never faster over nodes than in one
+
+
+def test_where_errors_agree_the_mean_ratio_is_believed() -> None:
+    believed = estimator([[10.0, 6.0, 4.0], [1.0, 1.0, 1.0]], [1, 1])
+    for gpu_type, rate in ((0, 20.0), (1, 48.0)):  # errors ln 2 and 3 ln 2
+        believed.observe(gangs((0, [(0, gpu_type, 1)])), np.array([rate]))
+    c = (1 + 3 * np.log(2) ** 2) / (1 + 5 * np.log(2) ** 2)
+    assert believed.rates[0].tolist() == pytest.approx([20, 48, 4 * 16 ** (c / (1 + c))])
+    believed.observe(gangs((1, [(0, 2, 1)])), np.array([2.0]))  # other rows learn how far errors agree
+    assert believed.rates[1].tolist() == pytest.approx([2**c, 2**c, 2])
+
+
+def test_where_errors_are_independent_types_not_tried_are_tried() -> None:
+    rng = np.random.default_rng(0)
+    true = rng.uniform(1, 50, (100, 3))
+    prior = true * 3.0 ** rng.choice([-1, 1], true.shape)
+    believed = estimator(prior.tolist(), [1] * 100)
+    for gpu_type in (0, 1):
+        believed.observe(gangs(*[(job, [(0, gpu_type, 1)]) for job in range(99)]), true[:99, gpu_type])
+    assert believed.agreement < 0.2
+    assert believed.rates[:99, 2] == pytest.approx(prior[:99, 2], rel=0.5)
+
+
+def test_jobs_of_a_row_share_what_is_measured() -> None:
+    rates = [[10.0, 6.0], [4.0, 4.0], [10.0, 6.0], [10.0, 6.0]]
+    believed = estimator(rates, [2, 2, 2, 2], row=np.array([7, 3, 7, 7]))
+    believed.observe(gangs((0, [(0, 0, 2)]), (3, [(1, 0, 2)])), np.array([20.0, 40.0]))  # together: 30
+    assert believed.rates[[0, 2, 3]].tolist() == pytest.approx(np.array([[30, 18]] * 3))
+    assert believed.rates[1].tolist() == [4, 4]
+    assert believed.measured[0].tolist() == [[True, False], [False, False], [True, False], [True, False]]
+    believed.observe(gangs((2, [(0, 0, 2)])), np.array([10.0]))
+    assert believed.rates[0].tolist() == pytest.approx([20, 12])
+
+
+def test_rows_are_those_of_the_table() -> None:
+    table = ThroughputTable.build([("m", workers, "fast", 1.0 * workers, np.nan) for workers in (1, 2)])
+    jobs = tuple(Job(f"j{i}", 0, workers, 10.0, "m") for i, workers in enumerate((1, 2, 1)))
+    believed = RateEstimator.from_table(table, Workload(jobs, table), Cluster.parse("fast:4"))
+    believed.observe(gangs((2, [(0, 0, 1)])), np.array([5.0]))
+    assert believed.rates[:, 0].tolist() == [5, 2, 5]
 
 
 def test_a_mixed_gang_tells_about_the_type_that_was_not_known() -> None:

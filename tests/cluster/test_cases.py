@@ -20,6 +20,10 @@ ALL = [
     ("tiresias", {}),
     ("srtf", {}),
     ("hadar", {}),
+    ("hadar", {"mode": "horizon"}),
+    ("hadar", {"mode": "admission"}),
+    ("hadare", {}),
+    ("sia", {}),
     ("random", {}),
     *[("gavel", {"objective": objective, "aware": aware}) for objective in POLICIES for aware in (True, False)],
 ]
@@ -42,9 +46,8 @@ def test_h02_a_job_that_never_fits_is_reported_and_holds_nobody_up() -> None:
 
 @pytest.mark.parametrize(("name", "options"), ALL)
 def test_h02_under_every_scheduler(name: str, options: dict) -> None:
-    result = simulate(
-        read("H02_too_big.trace"), Cluster.parse("v100:4"), find_scheduler(name, options), round_s=10, restart_s=0
-    )
+    workload, rules = read("H02_too_big.trace"), {"round_s": 10.0, "restart_s": 0.0, "consolidation_s": 0.0}
+    result = simulate(workload, Cluster.parse("v100:4"), find_scheduler(name, options), **rules)
     assert list(result.left_out) == ["1"]
     assert result.jobs.jct[[0, 2]] == pytest.approx([100.0, 100.0], abs=20.0)
 
@@ -116,7 +119,8 @@ def test_h08_preemption_leaks_nothing_and_runs_repeat() -> None:
 def test_h09_nobody_lands_where_it_cannot_run(name: str, options: dict) -> None:
     workload = read("H09_hetero.trace", "H09_hetero_throughputs.json")
     cluster = Cluster.parse("a100:1 t4:1")
-    result = simulate(workload, cluster, find_scheduler(name, options), round_s=10, restart_s=0)
+    rules = {"round_s": 10.0, "restart_s": 0.0, "consolidation_s": 0.0}
+    result = simulate(workload, cluster, find_scheduler(name, options), **rules)
     held = {row["gpus"] for row in result.rounds.rows(workload, cluster) if row["job"] == "0"}
     assert held == {"n0:a100x1"}
     assert (result.jobs.finish <= 110.0).all()

@@ -55,7 +55,7 @@ class SiaProgram(JobProgram):
         Raises:
             ClusterError: HiGHS found no optimum.
         """
-        columns = self.columns(self.sync(job, workers, workers[:, None]))
+        columns = self.columns(self.sync(job, workers, workers[:, None].astype(np.float64)))
         nothing, model = np.zeros(columns.size), self._model
         model.changeColsCost(columns.size, columns.ravel(), profit.ravel())
         model.changeColsBounds(columns.size, columns.ravel(), nothing, (profit > 0).ravel().astype(np.float64))
@@ -81,7 +81,7 @@ class Sia:
     mixes = False
     forks = False
 
-    def __init__(self, power: float = -0.5, wait: float = 1.1, gap: float = 1e-4) -> None:
+    def __init__(self, power: float = -0.5, wait: float = 1.1, gap: float = 0.01) -> None:
         if not power < 0 or not wait > 0 or not gap >= 0:
             raise SchedulerError(
                 f"power is {power}, wait {wait} and gap {gap}; expected power below 0, wait above 0, gap from 0 up."

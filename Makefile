@@ -5,13 +5,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 2
 
-.PHONY: help install demo test format lint types tests bench clean
+.PHONY: help install demo test format lint types tests bench clean kernels
 
 help:
 	@echo "make demo    install and place two graphs on four devices"
 	@echo "make test    install, then format check, lint, types, tests"
 	@echo "make format  rewrite the code in the project's format"
 	@echo "make bench   all benchmarks, quick form"
+	@echo "make kernels remove compiled kernels, after editing one"
+	@echo "make clean   remove all that was made, compiled kernels and $(VENV) too"
 
 install: $(STAMP)
 
@@ -46,5 +48,9 @@ format: $(STAMP)
 bench: $(STAMP)
 	for file in benchmarks/*.py; do $(BIN)/python $$file --quick || exit 1; done
 
-clean:
+# Numba notices a change of a kernel's own file only, not of a kernel that it calls from another one
+kernels:
+	find agents baselines envs real_system scripts -name '*.nb[ic]' -exec rm -f {} +
+
+clean: kernels
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

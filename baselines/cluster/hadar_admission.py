@@ -60,7 +60,7 @@ class HadarAdmission(HadarRound):
         window: float = 2.0,
     ) -> None:
         super().__init__(utility, price, mixing)
-        if on_reject not in ("report", "requeue") or price == "none" or not 1 <= window < np.inf:
+        if on_reject not in ("report", "requeue") or price not in ("pre", "integral") or not 1 <= window < np.inf:
             raise SchedulerError(
                 f"on_reject is {on_reject!r}, price {price!r} and window {window}; expected on_reject report or "
                 "requeue, price integral or pre, window from 1 up."

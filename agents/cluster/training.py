@@ -159,11 +159,13 @@ class _Run:
 
     def _imitate(self) -> Iterator[dict[str, float]]:
         plan = self.plan
+        left = range(self.state["rounds"], plan.imitation_rounds)
         optimizer = torch.optim.Adam(self.network.parameters(), plan.learning_rate)
-        if self.state["optimizer"] is not None and self.state["rounds"] < plan.imitation_rounds:
+        if self.state["optimizer"] is not None and left:
             optimizer.load_state_dict(self.state["optimizer"])
-        seen = [example for number in range(self.state["rounds"]) for example in read_examples(self._examples(number))]
-        for number in range(self.state["rounds"], plan.imitation_rounds):
+        before = range(self.state["rounds"]) if left else ()
+        seen = [example for number in before for example in read_examples(self._examples(number))]
+        for number in left:
             rng = np.random.default_rng((plan.seed, number))
             for group in optimizer.param_groups:
                 group["lr"] = plan.learning_rate * _cosine(number / plan.imitation_rounds)

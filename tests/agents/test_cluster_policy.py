@@ -334,6 +334,8 @@ def test_same_seed_same_bytes_and_a_stopped_training_goes_on_exactly(tmp_path: P
     for _ in range(3):
         with pytest.raises(KeyboardInterrupt):
             plan.train(tmp_path / "parts", stop, resume=(tmp_path / "parts").exists())
+    assert plan.train(tmp_path / "parts", resume=True).exists(), "nothing is left to do"
+    assert not list((tmp_path / "parts").rglob("examples/*")), "examples are kept while they are needed"
     whole, parts = (torch.load(tmp_path / name / "last.pt", weights_only=True) for name in ("whole", "parts"))
     assert whole["rounds"] == parts["rounds"] == 3
     assert all(torch.equal(value, parts["weights"][name]) for name, value in whole["weights"].items())

@@ -71,6 +71,42 @@ def test_an_hour_that_comes_twice_never_gives_a_negative_duration(tmp_path: Path
     assert seconds(read_workload(path)) == pytest.approx([1200.0])
 
 
+ATTEMPT = {
+    "start_time": "2017-10-05 01:50:00",
+    "end_time": "2017-10-05 02:10:00",
+    "detail": [{"ip": "m", "gpus": ["gpu0"]}],
+}
+JOB = {"jobid": "a", "submitted_time": "2017-10-05 01:40:00", "attempts": [ATTEMPT]}
+
+
+def philly_rejects(path: Path, **changed: object) -> str:
+    """Why a Philly job is rejected beside a good one."""
+    path.write_text(json.dumps([JOB, {**JOB, "jobid": "b", **changed}]))
+    workload = read_workload(path)
+    assert seconds(workload) == pytest.approx([1200.0])
+    ((line, reason),) = [(row.line, row.reason) for row in workload.rejected]
+    assert line == 2
+    return reason
+
+
+@pytest.mark.parametrize("nothing", [None, "None", "", "NaT", "null", 0])
+def test_times_that_are_null_reject_the_job_by_name(tmp_path: Path, nothing: object) -> None:
+    assert "submitted_time" in philly_rejects(tmp_path / "log.json", submitted_time=nothing)
+    for missing in ("start_time", "end_time"):
+        attempts = [{**ATTEMPT, missing: nothing}]
+        assert "attempt 1 has no start or no end" in philly_rejects(tmp_path / "log.json", attempts=attempts)
+
+
+@pytest.mark.parametrize("attempts", [[None], "x", 3, [3], None, [], {}, [ATTEMPT, None], [{**ATTEMPT, "detail": 3}]])
+def test_attempts_that_are_none_reject_the_job_by_name(tmp_path: Path, attempts: object) -> None:
+    assert "attempt" in philly_rejects(tmp_path / "log.json", attempts=attempts)
+
+
+@pytest.mark.parametrize("detail", [None, [], [None], [{"ip": "m", "gpus": None}], [{"ip": "m"}]])
+def test_attempts_without_gpus_reject_the_job(tmp_path: Path, detail: object) -> None:
+    assert "no GPU" in philly_rejects(tmp_path / "log.json", attempts=[{**ATTEMPT, "detail": detail}])
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [

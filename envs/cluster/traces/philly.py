@@ -42,18 +42,21 @@ def read_job_log(rows: TraceRows, lines: list[str]) -> Workload:
 
 def _measure_attempts(rows: TraceRows, entry: Mapping[str, Any]) -> tuple[str, float, int]:
     """What is wrong (or nothing), seconds over all attempts, most GPUs of one."""
-    attempts = entry.get("attempts") or []
-    if not attempts:
+    attempts = entry.get("attempts")
+    if not attempts or not isinstance(attempts, list):
         return "it has no attempts: it never ran", 0.0, 0
     total, workers = 0.0, 0
     for number, attempt in enumerate(attempts, 1):
+        servers = (attempt.get("detail") or []) if isinstance(attempt, Mapping) else None
+        if not isinstance(servers, list):
+            return f"its attempt {number} is no JSON object with a list of servers as its detail", 0.0, 0
         seconds = rows.interval(attempt.get("start_time"), attempt.get("end_time"))
         if seconds is None:
             return f"its attempt {number} has no start or no end", 0.0, 0
         if seconds < 0:
             return f"its attempt {number} ends before it starts", 0.0, 0
         total += seconds
-        workers = max(workers, sum(len(server.get("gpus") or ()) for server in attempt.get("detail") or ()))
+        workers = max(workers, sum(len(server.get("gpus") or ()) for server in servers if server))
     return "", total, workers
 
 

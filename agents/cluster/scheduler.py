@@ -54,7 +54,12 @@ class LearnedScheduler:
             self._origin = float(view.arrival[0])
         if self._decided is not None and goes_on(*self._decided, view):
             return self._decided[1]
-        allocation = decide_round(self.network, view, self._origin, self.mixes)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # products this small are many times slower on several
+        try:
+            allocation = decide_round(self.network, view, self._origin, self.mixes)
+        finally:
+            torch.set_num_threads(threads)
         self._decided = view, allocation
         return allocation
 

@@ -33,6 +33,7 @@ ALL = [
     ("hadar", {}),
     ("hadar", {"mode": "horizon"}),
     ("sia", {}),
+    ("learned", {}),
     ("random", {}),
     ("gavel", {"objective": "max_min"}),
     ("gavel", {"objective": "makespan"}),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...envs.cluster import Allocation, Cluster, ClusterView, FractionalPolicy
 from ...envs.cluster.gavel_kernels import Shares, choose_jobs, new_period
-from ...envs.errors import UnknownNameError
+from ...envs.errors import SchedulerError, UnknownNameError
 from .allocate import place_on_types
 from .gavel_policies import POLICIES
 
@@ -62,7 +62,16 @@ class GavelScheduler:
         self._listed, self._last_reset, self._time, self._need = 0, -np.inf, 0.0, True
 
     def schedule(self, view: ClusterView) -> Allocation:
-        """Ask the policy if a period is over, then fill the round by priority."""
+        """Ask the policy if a period is over, then fill the round by priority.
+
+        Raises:
+            SchedulerError: jobs that take turns would never get beyond their restarts.
+        """
+        if view.restart_s >= view.round_s:
+            raise SchedulerError(
+                f"gavel lets jobs take turns each round; a restart of {view.restart_s:g} s must be shorter than a "
+                f"round of {view.round_s:g} s."
+            )
         if len(view) and view.job[-1] >= len(self._known):
             self._grow(int(view.job[-1]) + 1)
         if not view.mid_round:

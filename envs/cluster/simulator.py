@@ -9,16 +9,19 @@ from typing import Literal, cast
 
 import numpy as np
 
-from ..errors import ClusterError
+from ..errors import AllocationError, ClusterError
 from .cluster import Cluster
 from .estimator import RateEstimator
 from .failures import NodeEvent
 from .result import ClusterResult
 from .rules import SimulationRules
-from .scheduler import FractionalPolicy, MixedRate, Scheduler, begin
+from .scheduler import Allocation, FractionalPolicy, MixedRate, Scheduler, begin
 from .simulation import Simulation
 from .throughput import ThroughputTable
 from .workload import Workload
+
+MOST_ROUNDS = 2_000_000
+"""Rounds that a single job may need; more are taken for a mistake in its steps or in the round's length."""
 
 
 def simulate(
@@ -84,6 +87,8 @@ def simulate(
     begin(scheduler, foreseen, cluster, round_s, np.random.default_rng(seed))
     estimator = None if estimates is None else RateEstimator.from_table(estimates, workload, cluster, mixed_rate)
     how = {"mixes": scheduler.mixes, "explain": explain, "log": log}
+    if max_rounds is None:
+        _check_length(workload, cluster, round_s)
     run = Simulation(workload, cluster, rules, failures=failures, estimator=estimator, **how)
     seconds = _drive(run, scheduler, max_rounds)
     return run.result(scheduler.name, seconds)
@@ -96,8 +101,39 @@ def _drive(run: Simulation, scheduler: Scheduler, max_rounds: int | None) -> flo
         begin = time.perf_counter()
         allocation = scheduler.schedule(view)
         seconds += time.perf_counter() - begin
+        _check_promises(scheduler, allocation)
         run.apply(allocation)
         decisions += 1
         if max_rounds is not None and decisions >= max_rounds:
             break
     return seconds
+
+
+def _check_length(workload: Workload, cluster: Cluster, round_s: float) -> None:
+    """Refuse runs that would take hours because of one number, and name the job."""
+    best = workload.rates(cluster)[0].max(axis=1, initial=0.0)
+    rounds = np.where(best > 0, workload.steps / np.maximum(best, 1e-300), 0.0) / round_s
+    longest = int(np.argmax(rounds))
+    if rounds[longest] > MOST_ROUNDS:
+        raise ClusterError(
+            f"job {workload.jobs[longest].id!r} alone needs {rounds[longest]:.3g} rounds of {round_s:g} s on its "
+            f"fastest type, more than {MOST_ROUNDS:,}; give longer rounds, fewer steps, or max_rounds."
+        )
+
+
+def _check_promises(scheduler: Scheduler, allocation: Allocation) -> None:
+    """Refuse mixed and forked gangs of schedulers that said they give none: bounds and rejections rely on it."""
+    if not isinstance(allocation, Allocation):
+        raise AllocationError(
+            f"{scheduler.name} returned {type(allocation).__name__}; schedule must return an Allocation."
+        )
+    if not scheduler.forks and (allocation.job[1:] == allocation.job[:-1]).any():
+        raise AllocationError(
+            f"{scheduler.name} gives a job several gangs although its forks is False; set it to True."
+        )
+    if not scheduler.mixes:
+        gang = np.repeat(np.arange(len(allocation)), np.diff(allocation.ptr))
+        if ((gang[1:] == gang[:-1]) & (allocation.gpu_type[1:] != allocation.gpu_type[:-1])).any():
+            raise AllocationError(
+                f"{scheduler.name} puts a gang on several types although its mixes is False; set it to True."
+            )

@@ -14,6 +14,7 @@ from hypothesis import given, settings, strategies as st
 from hadoppler.baselines.cluster.registry import SCHEDULERS, find_scheduler
 from hadoppler.baselines.cluster.sia import SiaProgram
 from hadoppler.envs.cluster import (
+    Allocation,
     Cluster,
     ClusterResult,
     Job,
@@ -24,7 +25,7 @@ from hadoppler.envs.cluster import (
     make_workload,
     simulate,
 )
-from hadoppler.envs.errors import SchedulerError, UnknownNameError
+from hadoppler.envs.errors import AllocationError, ClusterError, SchedulerError, UnknownNameError
 
 ALL = [
     ("yarn_cs", {}),
@@ -211,3 +212,26 @@ def test_sia_leaves_a_job_that_moved_often_where_it_is() -> None:
 def test_sia_refuses_bad_options() -> None:
     with pytest.raises(SchedulerError, match=r"power is 0\.5.*expected power below 0"):
         find_scheduler("sia", {"power": 0.5})
+
+
+def test_schedulers_keep_to_what_they_said() -> None:
+    table = ThroughputTable.build([("m", 2, kind, 1.0, 1.0) for kind in ("f", "s")])
+    workload, cluster = Workload((Job("a", 0.0, 2, 100.0, "m"),), table), Cluster.parse("f:1 s:1 f:2")
+    mixed = Allocation.from_rows([(0, 0, [[1, 0], [0, 1], [0, 0]])])
+    with pytest.raises(AllocationError, match="several types although its mixes is False"):
+        simulate(workload, cluster, Scripted(lambda view: mixed, mixes=False))
+    twice = Allocation.from_rows([(0, 0, [[1, 0], [0, 0], [1, 0]]), (0, 1, [[0, 0], [0, 1], [1, 0]])])
+    with pytest.raises(AllocationError, match="several gangs although its forks is False"):
+        simulate(workload, cluster, Scripted(lambda view: twice))
+    with pytest.raises(AllocationError, match="returned NoneType; schedule must return an Allocation"):
+        simulate(workload, cluster, Scripted(lambda view: None))  # type: ignore[arg-type, return-value]
+
+
+def test_runs_without_end_are_refused() -> None:
+    table = ThroughputTable.build([("m", 1, "f", 1.0, 1.0)])
+    long = Workload((Job("a", 0.0, 1, 1e12, "m"),), table)
+    with pytest.raises(ClusterError, match=r"job 'a' alone needs 2\.78e\+09 rounds of 360 s"):
+        simulate(long, Cluster.parse("f:1"), find_scheduler("srtf"))
+    two = Workload((Job("a", 0.0, 1, 1000.0, "m"), Job("b", 0.0, 1, 500.0, "m")), table)
+    with pytest.raises(SchedulerError, match="restart of 360 s must be shorter than a round of 360 s"):
+        simulate(two, Cluster.parse("f:1"), find_scheduler("gavel"), restart_s=360)

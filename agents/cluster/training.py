@@ -80,6 +80,14 @@ class TrainingPlan:
         for name in ("episodes", "steps", "width", "validate_every", "ppo_envs"):
             if getattr(self, name) < 1:
                 raise TrainingError(f"{name} is {getattr(self, name)}; expected a whole number from 1 up.")
+        if self.imitation_rounds < 0 or self.ppo_rounds < 0 or self.imitation_rounds + self.ppo_rounds < 1:
+            raise TrainingError(
+                f"imitation_rounds is {self.imitation_rounds} and ppo_rounds {self.ppo_rounds}; expected numbers "
+                "from 0 up, one of them above 0."
+            )
+        for name, (least, most) in (("jobs", self.jobs), ("ppo_jobs", self.ppo_jobs)):
+            if not 1 <= least <= most:
+                raise TrainingError(f"{name} is [{least}, {most}]; expected the least and the most, from 1 up.")
         if any(seed >= FIRST_SEED for _, _, seed in self.validation) or not self.validation:
             raise TrainingError(f"validation needs workloads with seeds below {FIRST_SEED}; give at least one.")
         for scheduler in self.teachers:

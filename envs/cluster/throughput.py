@@ -51,6 +51,10 @@ class ThroughputTable:
 
     def __post_init__(self) -> None:
         for (kind, workers), row in self.rows.items():
+            if workers < 1:
+                raise ThroughputError(
+                    f"{self.source or 'throughputs'}: {kind!r} has {workers} workers; expected numbers from 1 up."
+                )
             for name, value in (("steps_per_s", self.rates[row]), ("spread_steps_per_s", self.spread[row])):
                 if not (np.isnan(value) | ((value >= 0) & np.isfinite(value))).all():
                     raise ThroughputError(

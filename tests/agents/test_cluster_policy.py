@@ -401,3 +401,10 @@ def test_a_round_where_nothing_happened_is_not_decided_again(monkeypatch: pytest
     monkeypatch.setattr(deciding, "decide_round", lambda *given: asked.append(1) or real(*given))
     result = simulate(make_workload("headline", jobs=5, seed=0), HEADLINE, LearnedScheduler.of(new_network()))
     assert 5 >= len(asked) < len(result.rounds)
+
+
+def test_plans_that_train_nothing_are_refused() -> None:
+    with pytest.raises(TrainingError, match="imitation_rounds is -1 and ppo_rounds 0; expected numbers from 0 up"):
+        TrainingPlan(imitation_rounds=-1, ppo_rounds=0)
+    with pytest.raises(TrainingError, match=r"jobs is \[10, 5\]; expected the least and the most"):
+        TrainingPlan(jobs=(10, 5))

@@ -197,3 +197,8 @@ def test_generator_errors() -> None:
         make_workload("headline", jobs=0)
     with pytest.raises(TraceError, match="per_hour is 0"):
         make_workload("headline", per_hour=0.0)
+
+
+def test_a_throughput_without_workers_is_refused() -> None:
+    with pytest.raises(ThroughputError, match="'m' has 0 workers; expected numbers from 1 up"):
+        ThroughputTable.build([("m", 0, "f", 1.0, 1.0)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
@@ -42,13 +42,15 @@ def find_by_name(name: str, table: Mapping[str, str], group: str, noun: str) -> 
     raise unknown_name(noun, name, [*table, *offered])
 
 
-def check_options(who: str, make: Callable[..., Any], options: Iterable[str]) -> None:
+def check_options(who: str, make: Callable[..., Any], options: Iterable[str], given: Collection[str] = ()) -> None:
     """Refuse options that ``make`` does not take; one that takes any checks them itself.
+
+    ``given`` are parameters that are no options, because the caller gives them.
 
     Raises:
         UnknownNameError: there is no such option; the valid ones are listed.
     """
-    parameters = inspect.signature(make).parameters
+    parameters = {key: item for key, item in inspect.signature(make).parameters.items() if key not in given}
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     for key in options:

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 from ...envs.cluster import Allocation, ClusterView
 from ...envs.cluster.packing import take_gpus
 
-__all__ = ["choose_types", "place_on_types", "take_gpus"]
-
 Integers = NDArray[np.int64]
 
 

@@ -14,8 +14,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...envs.cluster import Allocation, Cluster, ClusterView
+from ...envs.cluster.packing import take_gpus
 from ...envs.errors import SchedulerError
-from .allocate import take_gpus
 from .utility import Utility, find_utility
 
 Floats = NDArray[np.float64]

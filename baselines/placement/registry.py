@@ -15,9 +15,11 @@ from ...envs.errors import MemoryLimitError, PlacementError, UnknownNameError
 from ...envs.placement import Placement, PlacementProblem
 from ...envs.placement.placement import is_topological
 from ...envs.placement.simulator import Order
-from ..registry import find_by_name
+from ..registry import check_options, find_by_name
 
 Method = Callable[..., Placement]
+GIVEN = ("problem", "rng", "execution")
+"""Parameters of a method that are no options: ``place`` gives them."""
 
 
 def find_method(name: str, table: Mapping[str, str]) -> Method:
@@ -65,14 +67,10 @@ def check_method(name: str, table: Mapping[str, str], options: Mapping[str, Any]
         MissingExtraError: the method needs a package that is not installed.
     """
     method = find_method(name, table)
-    parameters = inspect.signature(method).parameters
-    own = {key: item for key, item in parameters.items() if key not in ("problem", "rng", "execution")}
+    check_options(f"method {name!r}", method, options, GIVEN)
+    own = {key: item for key, item in inspect.signature(method).parameters.items() if key not in GIVEN}
     if any(item.kind is item.VAR_KEYWORD for item in own.values()):
         return method
-    for key in options:
-        if key not in own:
-            known = f"its options are {', '.join(own)}" if own else "it has no options"
-            raise UnknownNameError(f"the method {name!r} has no option {key!r}; {known}.")
     for key, item in own.items():
         if item.default is item.empty and key not in options:
             raise PlacementError(f"the method {name!r} needs the option {key!r}; give it a value.")

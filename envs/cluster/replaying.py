@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
+from ..replayed import ReplayedStep
 from .scheduler import Scheduler, begin
-
-
-class ReplayedStep(NamedTuple):
-    """One step: the observation before it, the action, and what the environment answered."""
-
-    observation: Any
-    action: Any
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
 
 
 def replay(env: gym.Env, scheduler: Scheduler, *, seed: int = 0) -> Iterator[ReplayedStep]:

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import gymnasium as gym
 
 from ..errors import PlacementError
+from ..replayed import ReplayedStep
 from .placement import Placement, is_topological
-
-
-class ReplayedStep(NamedTuple):
-    """One step: the observation before it, the action, and what the environment answered."""
-
-    observation: Any
-    action: Any
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
 
 
 def replay(env: gym.Env, placement: Placement, *, seed: int | None = None) -> Iterator[ReplayedStep]:

@@ -67,7 +67,7 @@ class GavelScheduler:
         Raises:
             SchedulerError: jobs that take turns would never get beyond their restarts.
         """
-        if view.restart_s >= view.round_s:
+        if self.policy.work_conserving and view.restart_s >= view.round_s:
             raise SchedulerError(
                 f"gavel lets jobs take turns each round; a restart of {view.restart_s:g} s must be shorter than a "
                 f"round of {view.round_s:g} s."

@@ -22,8 +22,8 @@ class SimulationRules:
             the next round.
         mixed_rate: rate of a gang on several types (``gang_rate``).
         consolidation_s: seconds at a round's end in which copies of one job average their weights.
-        max_idle_rounds: rounds in a row without a gang and without anything to come, after which
-            the jobs that wait are reported as unfinished.
+        max_idle_rounds: rounds in a row without any work (not counting one restart) and without
+            anything to come, after which the jobs that are there are reported as unfinished.
     """
 
     round_s: float = 360.0

@@ -66,7 +66,7 @@ class Simulation:
         self._gangs, self._held = empty_gangs(), Allocation.empty()
         self._number = 0.0
         self._refill: np.ndarray | None = None
-        self._idle = 0
+        self._idle, self._worked = 0, 0.0
         self.time = float(workload.arrival[self.state.rows[0]]) if len(self.state.rows) else 0.0
         self._origin = self.time
 
@@ -179,10 +179,12 @@ class Simulation:
             self._number += 1
             self.time = self.round_start
         book_forks(self.state.jobs, self._gangs, self.time)
-        nothing = not len(self._gangs.job) and not self._events and self.state.next_arrival is None
+        before, self._worked = self._worked, float(self.state.use.worked.sum())
+        nothing = self._worked == before and not self._events and self.state.next_arrival is None
         self._idle = self._idle + 1 if nothing else 0
-        if self._idle > self.rules.max_idle_rounds:
-            self.state.give_up(f"the scheduler gave it no GPU in {self._idle} rounds without anything else to run")
+        if self._idle > self.rules.max_idle_rounds + self.rules.restart_s / self.rules.round_s:
+            why = "let no job get beyond its restart" if len(self._gangs.job) else "gave it no GPU"
+            self.state.give_up(f"the scheduler {why} in {self._idle} rounds without anything else to run")
 
     def _offer(self, ended: np.ndarray) -> bool:
         """Prepare a refill with the GPUs that the ended gangs left; False if nobody waits for them."""

@@ -325,3 +325,23 @@ def test_isolated_time_is_an_equal_share() -> None:
     # Four jobs share one GPU of 1 step/s and one of 0.5: 1.5 / 4 steps/s each.
     assert result.jobs.isolated_s.tolist() == [pytest.approx(100 / 0.375)] * 4
     assert result.jobs.best_s.tolist() == [100.0] * 4
+
+
+def test_turns_that_never_get_beyond_a_restart_end() -> None:
+    workload, turn = jobs_of((0, 1, 1000), (0, 1, 500)), iter(range(10**6))
+    taking_turns = Scripted(lambda view: Allocation.from_rows([(next(turn) % 2, 0, [[1]])]), remember=False)
+    result = simulate(workload, Cluster.parse("fast:1"), taking_turns, round_s=10, restart_s=25)
+    assert not result.jobs.finished.any()
+    assert set(result.left_out.values()) == {
+        "unfinished: the scheduler let no job get beyond its restart in 1003 rounds without anything else to run"
+    }
+
+
+def test_a_restart_longer_than_many_rounds_is_waited_for() -> None:
+    workload = jobs_of((0, 1, 3), (0, 1, 5))
+    result = simulate(workload, Cluster.parse("fast:1"), find_scheduler("yarn_cs"), round_s=1, restart_s=3000)
+    assert result.jobs.finish.tolist() == [3003.0, 6008.0]
+    kept = simulate(
+        workload, Cluster.parse("fast:1"), find_scheduler("gavel", {"objective": "fifo"}), round_s=1, restart_s=9
+    )
+    assert kept.jobs.finished.all()

@@ -223,6 +223,25 @@ def test_every_run_stands_a_second_look(
     assert np.array_equal(result.jobs.finish, again.jobs.finish, equal_nan=True)
 
 
+@given(worlds(), st.sampled_from([-4, 3]))
+@settings(max_examples=20)
+def test_times_scale_with_the_unit_and_names_change_nothing(world: tuple[Workload, Cluster], power: int) -> None:
+    workload, cluster = world
+    unit, table = 2.0**power, workload.throughputs
+    scaled = Workload(
+        tuple(
+            Job(f"other{row}", job.arrival * unit, job.workers, job.steps, job.model)
+            for row, job in enumerate(workload.jobs)
+        ),
+        ThroughputTable(table.types, table.rows, table.rates / unit, table.spread / unit),
+    )
+    first = simulate(workload, cluster, find_scheduler("hadar", {"mode": "admission"}), round_s=50)
+    second = simulate(
+        scaled, cluster, find_scheduler("hadar", {"mode": "admission"}), round_s=50 * unit, restart_s=10 * unit
+    )
+    assert (first.jobs.finish * unit).tolist() == pytest.approx(second.jobs.finish.tolist(), rel=0, abs=0, nan_ok=True)
+
+
 def test_bad_options_are_refused() -> None:
     with pytest.raises(SchedulerError, match="must know the workload; call foresee"):
         find_scheduler("hadar", {"mode": "admission"}).reset(Cluster.parse("v100:1"), 360.0, np.random.default_rng(0))

@@ -34,8 +34,6 @@ def look_again(result: ClusterResult) -> None:
         assert (dense.sum(axis=(1, 2)) == workload.workers[allocation.job]).all()
         if not log.mid_round[number]:
             assert (dense.sum(axis=0) <= cluster.capacity).all()
-        on_node = np.unique(np.stack((allocation.job, np.arange(len(allocation)))), axis=1)[0]
-        assert len(on_node) == len(allocation)
         for job in np.unique(allocation.job).tolist():
             copies = dense[allocation.job == job].sum(axis=2) > 0
             assert (copies.sum(axis=0) <= 1).all()

@@ -24,7 +24,7 @@ from .topology import Contention, Topology
 class DevicePlacementEnv(gym.Env[Observation, NDArray[np.int64]]):
     """Assign the operations of a dataflow graph to devices, one at a time (``hadoppler/DevicePlacement-v0``).
 
-    Sizes: N ``max_operations``, E ``max_edges``, D ``devices``; F = 10 device features.
+    Sizes: N ``max_operations``, E ``max_edges``, D ``devices``; F = 15 device features.
 
     **Action**: ``MultiDiscrete([N, D])``, an operation whose producers are all placed, and its device.
 

@@ -53,14 +53,21 @@ class EpisodeArrays(NamedTuple):
     """[B, P, D] graph inputs that a device holds"""
     copy_there: NDArray[np.bool_]
     """[B, T, D] tensors that a device has received"""
+    read_from: Floats
+    """[B, N, D] bytes that an operation reads from its producers on a device"""
+    group_there: Integers
+    """[B, G, D] shards of a sharded operation on a device"""
+    sent: Floats
+    """[B, D] time of all transfers from a device, if none waits"""
+    received: Floats
+    """[B, D] time of all transfers to a device, if none waits"""
     planned: Floats
     """[B] end of the last operation of all"""
 
 
-def new_episodes(episodes: int, n: int, d: int, inputs: int, tensors: int, track_memory: bool) -> EpisodeArrays:
-    """Arrays for B episodes; ``reset_episodes`` starts them. Without memory tracking P and T count as 0."""
+def new_episodes(episodes: int, n: int, d: int, inputs: int, tensors: int, groups: int) -> EpisodeArrays:
+    """Arrays for B episodes; ``reset_episodes`` starts them. Without memory tracking P may be 0."""
     b = episodes
-    inputs, tensors = (inputs, tensors) if track_memory else (0, 0)
     return EpisodeArrays(
         assignment=np.empty((b, n), np.int32),
         start=np.empty((b, n)),
@@ -79,6 +86,10 @@ def new_episodes(episodes: int, n: int, d: int, inputs: int, tensors: int, track
         used=np.empty((b, d)),
         input_there=np.empty((b, inputs, d), np.bool_),
         copy_there=np.empty((b, tensors, d), np.bool_),
+        read_from=np.empty((b, n, d)),
+        group_there=np.empty((b, groups, d), np.int32),
+        sent=np.empty((b, d)),
+        received=np.empty((b, d)),
         planned=np.empty(b),
     )
 
@@ -101,6 +112,10 @@ def reset_episodes(problem, state, which):  # type: ignore[no-untyped-def]
         state.used[b, :] = 0.0
         state.input_there[b, :, :] = False
         state.copy_there[b, :, :] = False
+        state.read_from[b, :, :] = 0.0
+        state.group_there[b, :, :] = 0
+        state.sent[b, :] = 0.0
+        state.received[b, :] = 0.0
         state.steps[b], state.planned[b], state.candidates[b] = 0, 0.0, 0
         for v in range(n):
             state.waiting[b, v] = problem.in_degree[v]
@@ -126,7 +141,7 @@ def advance(problem, scales, state, operations, devices, active, replace, illega
             if not replace:
                 continue
             v, device = legal_action(scales, state, b, v, device)
-        _place(problem, scales, state, b, v, device)
+        place(problem, scales, state, b, v, device)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -152,7 +167,8 @@ def legal_action(scales, state, b, v, device):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _place(problem, scales, state, b, v, device):  # type: ignore[no-untyped-def]
+def place(problem, scales, state, b, v, device):  # type: ignore[no-untyped-def]
+    """Place candidate v of episode b on a device that it may use."""
     begin = state.free[b, device]
     for entry in range(problem.in_ptr[v], problem.in_ptr[v + 1]):
         edge = problem.in_edge[entry]
@@ -164,8 +180,9 @@ def _place(problem, scales, state, b, v, device):  # type: ignore[no-untyped-def
         state.used[b, device] += memory_need(problem, state, b, v, device)
         for entry in range(problem.input_ptr[v], problem.input_ptr[v + 1]):
             state.input_there[b, problem.input_index[entry], device] = True
-        for entry in range(problem.in_ptr[v], problem.in_ptr[v + 1]):
-            state.copy_there[b, problem.edge_tensor[problem.in_edge[entry]], device] = True
+    _send_inputs(problem, state, b, v, device)
+    if scales.group[v] >= 0:
+        state.group_there[b, scales.group[v], device] += 1
     end = begin + problem.compute_s[v, device]
     state.assignment[b, v], state.start[b, v], state.end[b, v] = device, begin, end
     state.free[b, device] = end
@@ -177,11 +194,25 @@ def _place(problem, scales, state, b, v, device):  # type: ignore[no-untyped-def
     count = state.ready_ptr[b, state.steps[b]]
     for edge in range(problem.out_ptr[v], problem.out_ptr[v + 1]):
         w = problem.edge_target[edge]
+        state.read_from[b, w, device] += problem.edge_bytes[edge]
         state.waiting[b, w] -= 1
         if state.waiting[b, w] == 0:
             _add_candidate(state, b, w, count)
             count += 1
     state.ready_ptr[b, state.steps[b] + 1] = count
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _send_inputs(problem, state, b, v, device):  # type: ignore[no-untyped-def]
+    """Book what v reads from other devices and the device has not received yet."""
+    for entry in range(problem.in_ptr[v], problem.in_ptr[v + 1]):
+        edge = problem.in_edge[entry]
+        here, tensor = state.assignment[b, problem.edge_source[edge]], problem.edge_tensor[edge]
+        if here != device and not state.copy_there[b, tensor, device]:
+            state.copy_there[b, tensor, device] = True
+            seconds = problem.edge_bytes[edge] * problem.seconds_per_byte[here, device]
+            state.sent[b, here] += seconds
+            state.received[b, device] += seconds
 
 
 @njit(cache=True, nogil=True, inline="always")

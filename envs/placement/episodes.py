@@ -34,7 +34,7 @@ class EpisodeBatch:
         while not batch.done.all():
             pointer, operations = batch.candidates()
             chosen = operations[pointer[:-1]]                        # int [B]; here: the first candidate
-            features = batch.device_features(chosen)                 # float32 [B, D, 10]
+            features = batch.device_features(chosen)                 # float32 [B, D, F]
             devices = features[:, :, EARLIEST_END].argmin(axis=1)    # int [B]
             batch.step(chosen, devices)
         times = batch.makespans()                                    # float64 [B], from the simulator
@@ -63,9 +63,9 @@ class EpisodeBatch:
             episodes,
             problem.n,
             problem.d,
-            len(problem.input_bytes),
+            len(problem.input_bytes) if self._scales.track_memory else 0,
             len(problem.tensor_ptr) - 1,
-            self._scales.track_memory,
+            len(self._scales.group_size),
         )
         self.reset()
 

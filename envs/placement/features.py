@@ -38,6 +38,11 @@ DEVICE_FEATURES = (
     "speed",
     "bandwidth",
     "allowed",
+    "inputs_here",
+    "affinity",
+    "siblings",
+    "sent",
+    "received",
 )
 """Columns of the device features of an operation v on a device d. Times are shares of the time scale:
 
@@ -50,11 +55,17 @@ DEVICE_FEATURES = (
 - ``speed``: time of v on its best device / its time on d;
 - ``bandwidth``: mean over v's input bytes of the bandwidth from where they are, as a share of the fastest
   link (1 on d itself, and without inputs);
-- ``allowed``: 1 if v may use d, else 0 (these five: our choice).
+- ``allowed``: 1 if v may use d, else 0;
+- ``inputs_here``: share of v's input bytes that d has produced or received;
+- ``affinity``: of the bytes that v's consumers read from others, the share produced on d;
+- ``siblings``: share of the shards of v's sharded operation that sit on d;
+- ``sent``, ``received``: time of all transfers from and to d so far (these ten: our choice; the affinity and
+  the siblings tell apart shards that are alike in the graph).
 """
 
 COMPUTED, INPUT_COMPUTED, INPUT_START, INPUT_END, EARLIEST_START = 0, 1, 2, 3, 4
 EARLIEST_END, MEMORY, SPEED, BANDWIDTH, ALLOWED = 5, 6, 7, 8, 9
+INPUTS_HERE, AFFINITY, SIBLINGS, SENT, RECEIVED = 10, 11, 12, 13, 14
 
 FEATURE_LIMIT = 1e6
 """Device features are cut off here, so that they have a finite range."""
@@ -133,6 +144,11 @@ class DeviceScales(NamedTuple):
     fastest_link: float
     """Least seconds per byte between two distinct devices."""
     track_memory: bool
+    shared_bytes: Floats
+    """[N] bytes that the consumers of each operation read from other producers."""
+    group: Integers
+    """[N] number of the sharded operation, from 0 without gaps; -1 for none."""
+    group_size: Integers
 
 
 def device_scales(problem: PlacementProblem, scale: float) -> DeviceScales:
@@ -140,7 +156,21 @@ def device_scales(problem: PlacementProblem, scale: float) -> DeviceScales:
     apart = ~np.eye(problem.d, dtype=bool)
     fastest = float(problem.seconds_per_byte[apart].min()) if problem.d > 1 else 0.0
     tracked = problem.memory != "off" and bool(np.isfinite(problem.topology.memory_bytes).any())
-    return DeviceScales(np.array(problem.allowed, order="C"), np.array(problem.best_s), float(scale), fastest, tracked)
+    graph = problem.graph
+    read = np.bincount(graph.edge_target, graph.edge_bytes, minlength=problem.n)
+    shared = np.bincount(graph.edge_source, read[graph.edge_target] - graph.edge_bytes, minlength=problem.n)
+    groups, number = np.unique(graph.group, return_inverse=True)
+    number = number - int(bool(groups.size) and groups[0] < 0)
+    return DeviceScales(
+        allowed=np.array(problem.allowed, order="C"),
+        best_s=np.array(problem.best_s),
+        time=float(scale),
+        fastest_link=fastest,
+        track_memory=tracked,
+        shared_bytes=shared,
+        group=number.astype(np.int32),
+        group_size=np.bincount(number[number >= 0], minlength=1).astype(np.int32),
+    )
 
 
 def _paths(
@@ -186,10 +216,23 @@ def memory_need(problem, state, b, v, device):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _write_affinity(problem, scales, state, b, v, out):  # type: ignore[no-untyped-def]
+    """Where the other inputs of v's consumers are, and where its sibling shards are."""
+    shared, group = scales.shared_bytes[v], scales.group[v]
+    for device in range(problem.latency.shape[0]):
+        produced = 0.0
+        if shared > 0:
+            for edge in range(problem.out_ptr[v], problem.out_ptr[v + 1]):
+                produced += state.read_from[b, problem.edge_target[edge], device]
+        out[device, AFFINITY] = produced / shared if shared > 0 else 0.0
+        out[device, SIBLINGS] = 0.0 if group < 0 else state.group_there[b, group, device] / scales.group_size[group]
+
+
+@njit(cache=True, nogil=True)
 def write_device_features(problem, scales, state, b, v, out):  # type: ignore[no-untyped-def]
     """Fill ``out`` [D or more, F] for operation v of episode b, whose producers are all placed.
 
-    Cost: entering edges of v times D.
+    Cost: edges of v times D.
     """
     d = problem.latency.shape[0]
     for device in range(d):
@@ -198,6 +241,7 @@ def write_device_features(problem, scales, state, b, v, out):  # type: ignore[no
         out[device, INPUT_START] = -1.0
         out[device, INPUT_END] = 0.0
         out[device, BANDWIDTH] = 0.0
+        out[device, INPUTS_HERE] = 0.0
         state.begin[b, device] = state.free[b, device]
     carried, last = 0.0, -1
     for entry in range(problem.in_ptr[v], problem.in_ptr[v + 1]):
@@ -217,6 +261,9 @@ def write_device_features(problem, scales, state, b, v, out):  # type: ignore[no
             arrival = end + (problem.latency[here, device] + size * rate)
             state.begin[b, device] = max(state.begin[b, device], arrival)
             out[device, BANDWIDTH] += size * (1.0 if rate <= scales.fastest_link else scales.fastest_link / rate)
+            if device == here or state.copy_there[b, problem.edge_tensor[edge], device]:
+                out[device, INPUTS_HERE] += size
+    _write_affinity(problem, scales, state, b, v, out)
     for device in range(d):
         out[device, INPUT_START] = max(out[device, INPUT_START], np.float32(0.0))
         duration = problem.compute_s[v, device]
@@ -229,5 +276,8 @@ def write_device_features(problem, scales, state, b, v, out):  # type: ignore[no
         out[device, SPEED] = 1.0 if duration <= scales.best_s[v] else scales.best_s[v] / duration
         out[device, BANDWIDTH] = out[device, BANDWIDTH] / carried if carried > 0 else 1.0
         out[device, ALLOWED] = 1.0 if scales.allowed[v, device] else 0.0
-        for column in range(ALLOWED):
+        out[device, INPUTS_HERE] = out[device, INPUTS_HERE] / carried if carried > 0 else 0.0
+        out[device, SENT] = state.sent[b, device] / scales.time
+        out[device, RECEIVED] = state.received[b, device] / scales.time
+        for column in range(out.shape[1]):
             out[device, column] = min(out[device, column], np.float32(FEATURE_LIMIT))

@@ -131,7 +131,7 @@ def test_golden_episode():
     assert info["action_mask"].tolist() == [[0, 0], [0, 0], [0, 0], [1, 1]]
     times = observation["device_features"][3, :, :6] * bound
     np.testing.assert_allclose(times, [[6, 4, 2, 6, 8, 9], [3, 3, 3, 6, 8, 9]], rtol=1e-6)
-    np.testing.assert_allclose(observation["device_features"][3, :, 6:], [[0, 1, 1, 1]] * 2)
+    np.testing.assert_allclose(observation["device_features"][3, :, 6:10], [[0, 1, 1, 1]] * 2)
     _, reward, done, _, info = env.step([3, 0])
     assert done
     assert info["makespan"] == 9
@@ -153,6 +153,40 @@ def test_device_features_of_unequal_devices():
     np.testing.assert_allclose(features["bandwidth"], [1, 0.5, 1])
     np.testing.assert_allclose(features["memory"], [6 / 20, 6 / 20, 6 / 20])
     np.testing.assert_allclose(features["allowed"], [1, 1, 0])
+
+
+def test_device_features_that_tell_shards_apart():
+    """Two pairs of shards, 0 1 and 2 3; sum 4 reads 0 and 2, sum 5 reads 1 and 3; 6 reads 0 again and 1 twice."""
+    edges = [(0, 4), (2, 4), (1, 5), (3, 5), (0, 6), (1, 6), (1, 6)]
+    graph = DataflowGraph.build(
+        flops=[1] * 7,
+        edges=edges,
+        edge_bytes=[4, 12, 4, 12, 4, 4, 2],
+        tensor=["a", "c", "b", "d", "a", "b", "e"],
+        group=[7, 7, 3, 3, -1, -1, -1],
+    )
+    env = DevicePlacementEnv(PlacementProblem(graph, Topology.uniform(2, flops_per_s=1, bandwidth=1.0)), flat=False)
+    env.reset(seed=0)
+
+    def seen(operation: int, column: str) -> list[float]:
+        return observation["device_features"][operation, :, DEVICE_FEATURES.index(column)].tolist()
+
+    observation, *_ = env.step([0, 1])
+    assert seen(2, "affinity") == [0, 1]  # sum 4's other input
+    assert seen(3, "affinity") == [0, 0]  # sum 5's is not placed
+    assert seen(1, "affinity") == pytest.approx([0, (4 + 4) / (12 + 6 + 8)])  # by edges
+    assert seen(1, "siblings") == [0, 0.5]
+    assert seen(2, "siblings") == [0, 0]
+    observation, *_ = env.step([2, 0])
+    observation, *_ = env.step([1, 0])
+    assert seen(4, "inputs_here") == [0.75, 0.25]
+    observation, *_ = env.step([4, 0])  # 0's tensor goes to device 0
+    assert seen(6, "inputs_here") == pytest.approx([1, 0.4])
+    scaled = {column: np.array(seen(6, column)) * env.bound for column in ("sent", "received")}
+    np.testing.assert_allclose(scaled["sent"], [0, 4], rtol=1e-6)
+    np.testing.assert_allclose(scaled["received"], [4, 0], rtol=1e-6)
+    observation, *_ = env.step([3, 0])
+    assert seen(6, "received") == pytest.approx([4 / env.bound, 0])  # nothing is sent twice, or within a device
 
 
 def test_static_features():

@@ -14,7 +14,7 @@ from hadoppler.envs.errors import PlacementError
 from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, simulate
 from hadoppler.envs.placement.env import DevicePlacementEnv
 from hadoppler.envs.placement.episodes import EpisodeBatch
-from hadoppler.envs.placement.features import DEVICE_FEATURES, EARLIEST_END
+from hadoppler.envs.placement.features import ALLOWED, DEVICE_FEATURES, EARLIEST_END
 from hadoppler.envs.placement.vector_env import DevicePlacementVectorEnv
 from hadoppler.envs.placement.workloads import fork_join, layered_random, make_graph
 
@@ -38,7 +38,7 @@ def greedy(batch):
     chosen = np.where(batch.done, -1, 0).astype(np.int64)
     chosen[~batch.done] = operations[pointer[:-1][~batch.done]]
     features = batch.device_features(chosen)
-    end = np.where(features[:, :, -1] > 0, features[:, :, EARLIEST_END], np.inf)
+    end = np.where(features[:, :, ALLOWED] > 0, features[:, :, EARLIEST_END], np.inf)
     return chosen, end.argmin(axis=1)
 
 

@@ -46,6 +46,7 @@ class EpisodeBatch:
 
     Attributes:
         problem, episodes, scale: as given.
+        arrays, scales: what compiled code needs beside the state: ``kernels.place(arrays, scales, state, b, v, device)``.
         state: the arrays, described at ``EpisodeArrays``; read them, change them only through methods.
             ``state.order`` [B, N] and ``state.ready``, ``state.ready_ptr`` hold the whole history of
             choices and of candidate sets in 2 N numbers per episode: what left and what joined the set
@@ -63,20 +64,20 @@ class EpisodeBatch:
             episodes,
             problem.n,
             problem.d,
-            len(problem.input_bytes) if self._scales.track_memory else 0,
+            len(problem.input_bytes) if self.scales.track_memory else 0,
             len(problem.tensor_ptr) - 1,
-            len(self._scales.group_size),
+            len(self.scales.group_size),
         )
         self.reset()
 
     def _load(self) -> None:
-        self._arrays = self.problem.arrays
-        for array in self._arrays:  # copies of a problem hold writable arrays: another type to Numba
+        self.arrays = self.problem.arrays
+        for array in self.arrays:  # copies of a problem hold writable arrays: another type to Numba
             array.setflags(write=False)
-        self._scales = device_scales(self.problem, self.scale)
+        self.scales = device_scales(self.problem, self.scale)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_arrays", "_scales")}
+        return {name: value for name, value in vars(self).items() if name not in ("arrays", "scales")}
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         vars(self).update(values)
@@ -87,7 +88,7 @@ class EpisodeBatch:
         marked = np.ones(self.episodes, np.bool_) if which is None else np.array(which, np.bool_)
         if marked.shape != (self.episodes,):
             raise PlacementError(f"which has shape {marked.shape}; expected one flag for {self.episodes} episodes.")
-        kernels.reset_episodes(self._arrays, self.state, marked)
+        kernels.reset_episodes(self.arrays, self.state, marked)
 
     @property
     def done(self) -> NDArray[np.bool_]:
@@ -102,12 +103,12 @@ class EpisodeBatch:
     @property
     def tracks_memory(self) -> bool:
         """Whether a device can overflow at all; if not, nothing is booked."""
-        return bool(self._scales.track_memory)
+        return bool(self.scales.track_memory)
 
     def memory_share(self) -> Floats:
         """[B, D] bytes booked / capacity, as if nothing were ever freed; 0 where there is no limit."""
         capacity = self.problem.topology.memory_bytes
-        if not self._scales.track_memory:
+        if not self.scales.track_memory:
             return np.zeros_like(self.state.used)
         return np.where(np.isfinite(capacity), self.state.used / np.maximum(capacity, 1.0), 0.0)
 
@@ -145,7 +146,7 @@ class EpisodeBatch:
         chosen = self._per_episode(operations, "operations")
         if out is None:
             out = np.empty((self.episodes, self.problem.d, len(DEVICE_FEATURES)), np.float32)
-        wrong = kernels.chosen_features(self._arrays, self._scales, self.state, chosen, out)
+        wrong = kernels.chosen_features(self.arrays, self.scales, self.state, chosen, out)
         if wrong >= 0:
             raise PlacementError(
                 f"{self.problem.graph.title}: operation number {chosen[wrong]} is no candidate of episode {wrong}."
@@ -156,14 +157,14 @@ class EpisodeBatch:
         """float32 [B, N, D, F] device features of all candidates, zeros elsewhere; for small graphs."""
         if out is None:
             out = np.zeros((self.episodes, self.problem.n, self.problem.d, len(DEVICE_FEATURES)), np.float32)
-        kernels.candidate_features(self._arrays, self._scales, self.state, out)
+        kernels.candidate_features(self.arrays, self.scales, self.state, out)
         return out
 
     def legal_actions(self, out: NDArray[np.int8] | None = None) -> NDArray[np.int8]:
         """int8 [B, N, D]: 1 for candidates on allowed devices; (0, 0) alone in finished episodes."""
         if out is None:
             out = np.zeros((self.episodes, self.problem.n, self.problem.d), np.int8)
-        kernels.legal_masks(self._scales, self.state, out)
+        kernels.legal_masks(self.scales, self.state, out)
         return out
 
     def step(self, operations: ArrayLike, devices: ArrayLike) -> None:
@@ -178,18 +179,18 @@ class EpisodeBatch:
 
     def is_legal(self, episode: int, operation: int, device: int) -> bool:
         """Whether the operation is a candidate of the episode and may use the device."""
-        return bool(kernels.is_legal(self._scales, self.state, episode, operation, device))
+        return bool(kernels.is_legal(self.scales, self.state, episode, operation, device))
 
     def legal_action(self, episode: int, operation: int, device: int) -> tuple[int, int]:
         """The next candidate from ``operation`` upward and its next allowed device, both cyclic."""
-        v, there = kernels.legal_action(self._scales, self.state, episode, operation, device)
+        v, there = kernels.legal_action(self.scales, self.state, episode, operation, device)
         return int(v), int(there)
 
     def check(self, operations: NDArray[np.int64], devices: NDArray[np.int64]) -> None:
         """Raise ``PlacementError`` for the first illegal action; operation -1 is left out."""
         legal = (operations >= -1) & (operations < self.problem.n) & (devices >= 0) & (devices < self.problem.d)
         rows, v = np.arange(self.episodes), np.where(legal, operations, 0)
-        legal &= (self.state.slot[rows, v] >= 0) & self._scales.allowed[v, np.where(legal, devices, 0)]
+        legal &= (self.state.slot[rows, v] >= 0) & self.scales.allowed[v, np.where(legal, devices, 0)]
         wrong = np.flatnonzero(~legal & (operations != -1))
         if wrong.size:
             b = int(wrong[0])
@@ -211,7 +212,7 @@ class EpisodeBatch:
         Illegal actions are replaced by the next legal one (``legal_action``) if ``replace``, else left out.
         """
         illegal = np.empty(self.episodes, np.bool_)
-        kernels.advance(self._arrays, self._scales, self.state, operations, devices, active, replace, illegal)
+        kernels.advance(self.arrays, self.scales, self.state, operations, devices, active, replace, illegal)
         return illegal
 
     def makespans(

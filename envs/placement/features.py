@@ -93,9 +93,7 @@ class StaticFeatures:
 def static_features(problem: PlacementProblem) -> StaticFeatures:
     """Compute the static features of a problem: linear in operations and edges."""
     graph, duration, transfer = problem.graph, problem.mean_s, problem.mean_transfer_s
-    order, edges = graph.topological_order, np.arange(graph.e, dtype=np.int32)
-    to_exit, next_to_exit = _paths(order[::-1], graph.out_ptr, edges, graph.edge_target, transfer, duration)
-    to_entry, next_to_entry = _paths(order, graph.in_ptr, graph.in_edge, graph.edge_source, transfer, duration)
+    (to_exit, next_to_exit), (to_entry, next_to_entry) = longest_paths(problem)
     read = problem.input_bytes[graph.input_index]
     reader = np.repeat(np.arange(problem.n), np.diff(graph.input_ptr))
     columns = (
@@ -116,6 +114,17 @@ def static_features(problem: PlacementProblem) -> StaticFeatures:
     for array in vars(features).values():
         array.setflags(write=False)
     return features
+
+
+def longest_paths(problem: PlacementProblem) -> tuple[tuple[Floats, Integers], tuple[Floats, Integers]]:
+    """Longest paths by mean computation and communication, to an exit and back to an entry.
+
+    Each as its length [N], the operation itself included, and the next operation [N] on it, -1 at its end.
+    """
+    graph, duration, transfer = problem.graph, problem.mean_s, problem.mean_transfer_s
+    order, edges = graph.topological_order, np.arange(graph.e, dtype=np.int32)
+    to_exit = _paths(order[::-1], graph.out_ptr, edges, graph.edge_target, transfer, duration)
+    return to_exit, _paths(order, graph.in_ptr, graph.in_edge, graph.edge_source, transfer, duration)
 
 
 def standardise(columns: Floats) -> NDArray[np.float32]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from threading import Event
@@ -96,6 +96,39 @@ def annealing(
     return close_chain(problem, best, execution, calls=used + len(starts), repeatable=seconds is None)
 
 
+def improve(
+    problem: PlacementProblem,
+    placements: Sequence[Placement],
+    *,
+    rng: np.random.Generator,
+    execution: Order,
+    calls: int,
+    seconds: float | None = None,
+    hot: float = HOT,
+) -> list[Placement]:
+    """Local search from each of some placements: a chain of its own, all of them on the machine's processors.
+
+    Args:
+        calls: simulator calls of all chains together; a placement's ``calls`` are its chain's share.
+        seconds: a budget in seconds instead.
+        hot: temperature at the start, as a share of each placement's makespan.
+
+    Returns:
+        What each became, never worse; ``makespan`` as simulated under ``execution``, with the penalty of devices that
+        overflow.
+    """
+    walkers = [
+        open_chain(problem, placement, seed)
+        for placement, seed in zip(
+            placements, rng.integers(1, 2**63, size=len(placements), dtype=np.uint64), strict=True
+        )
+    ]
+    used = run_chains(problem, walkers, execution, Budget(calls, seconds), hot)
+    each = -(-used // len(walkers))
+    found = [close_chain(problem, walker, execution, calls=each, repeatable=seconds is None) for walker in walkers]
+    return [replace(item, makespan=float(walker.score[1])) for item, walker in zip(found, walkers, strict=True)]
+
+
 def repair(problem: PlacementProblem, placement: Placement, rng: np.random.Generator) -> Placement:
     """Move operations of a placement that overflows a device's memory until it fits.
 
@@ -146,7 +179,9 @@ def close_chain(
     return Placement(chain.best_assignment.copy(), order, execution=execution, calls=calls, repeatable=repeatable)
 
 
-def run_chains(problem: PlacementProblem, walkers: list[Chain], execution: Order, budget: Budget) -> int:
+def run_chains(
+    problem: PlacementProblem, walkers: list[Chain], execution: Order, budget: Budget, hot: float = HOT
+) -> int:
     """Anneal all walkers in place; returns the simulator calls that they made."""
     arrays = problem.arrays
     allowed = np.ascontiguousarray(problem.allowed)
@@ -160,10 +195,10 @@ def run_chains(problem: PlacementProblem, walkers: list[Chain], execution: Order
         fifo = fifo_kernel.fifo_workspace(problem.n, problem.d)
         events = event_loop.event_workspace(problem.n, problem.d, tensors, problem.graph.e, len(problem.input_bytes))
 
-        def advance(steps: int, hot: float, cold: float) -> None:
-            _anneal(arrays, allowed, options, penalty, walker, steps, hot, cold, fifo, events)
+        def advance(steps: int, begin: float, end: float) -> None:
+            _anneal(arrays, allowed, options, penalty, walker, steps, begin, end, fifo, events)
 
-        return _cool(advance, walker, budget, len(walkers), stop)
+        return _cool(advance, walker, budget, len(walkers), stop, hot)
 
     with ThreadPoolExecutor(threads) as pool:
         walks = [pool.submit(walk, walker) for walker in walkers]
@@ -175,7 +210,7 @@ def run_chains(problem: PlacementProblem, walkers: list[Chain], execution: Order
 
 
 def _cool(
-    advance: Callable[[int, float, float], None], walker: Chain, budget: Budget, walkers: int, stop: Event
+    advance: Callable[[int, float, float], None], walker: Chain, budget: Budget, walkers: int, stop: Event, hot: float
 ) -> int:
     """Run slices of the cooling schedule until the budget is spent or ``stop`` is set."""
     advance(0, 0.0, 0.0)  # scores the start; compiles on the first run ever, which no budget should pay for
@@ -189,7 +224,7 @@ def _cool(
         else:
             ahead = min(progress + 1 / SLICES, 1.0)
         tick = time.perf_counter()
-        advance(steps, scale * _temperature(progress), scale * _temperature(ahead))
+        advance(steps, scale * _temperature(progress, hot), scale * _temperature(ahead, hot))
         used += steps
         if budget.seconds is None:
             progress = ahead
@@ -200,8 +235,8 @@ def _cool(
     return used
 
 
-def _temperature(progress: float) -> float:
-    return HOT * (COLD / HOT) ** progress
+def _temperature(progress: float, hot: float) -> float:
+    return float(hot * (COLD / hot) ** progress)
 
 
 def _heuristic_starts(problem: PlacementProblem, rng: np.random.Generator, execution: Order) -> list[Placement]:

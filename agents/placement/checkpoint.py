@@ -1,0 +1,121 @@
+"""Trained policies as files: plain tensors, numbers and texts, nothing that would run code when it is read."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import warnings
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...envs.errors import CheckpointError
+from .policy import PlacementPolicy
+
+SHIPPED = Path(__file__).with_name("policy.pt")
+"""The policy that comes with the package: trained on generated graphs and topologies."""
+KIND = "hadoppler placement policy"
+POLICIES = {
+    "doppler": "doppler:DopplerPolicy",
+    "placeto": "placeto:PlacetoPolicy",
+    "gdp": "gdp:GdpPolicy",
+    "joint": "joint:JointPolicy",
+}
+"""Name -> ``module:class`` in this package."""
+
+
+def policy_class(name: str) -> type[PlacementPolicy]:
+    """The class of a policy by name.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    if name not in POLICIES:
+        raise CheckpointError(f"there is no placement policy {name!r}; use one of {', '.join(POLICIES)}.")
+    module, _, attribute = POLICIES[name].partition(":")
+    return getattr(import_module(f".{module}", __package__), attribute)
+
+
+def policy_name(policy: PlacementPolicy) -> str:
+    """The name of a policy's class."""
+    return next(name for name, target in POLICIES.items() if target.endswith(f":{type(policy).__name__}"))
+
+
+def save_policy(path: str | Path, policy: PlacementPolicy, **told: Any) -> None:
+    """Write weights, options, and what else is ``told`` (numbers, texts, lists, dicts, arrays, tensors); atomically."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    weights = {name: value.detach().cpu().clone() for name, value in policy.state_dict().items()}
+    part = path.with_name(f".{path.name}.part")
+    record = {"kind": KIND, "policy": policy_name(policy), "options": policy.options, "weights": weights, **told}
+    torch.save(_plain(record), part)
+    os.replace(part, path)
+
+
+def keep_last(path: str | Path) -> None:
+    """Before a checkpoint is replaced: keep it as ``*.previous.pt``, if it is there and whole."""
+    path = Path(path)
+    if path.exists():
+        os.replace(path, previous_of(path))
+
+
+def previous_of(path: Path) -> Path:
+    """Where the checkpoint before the newest one lies."""
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
+
+
+def load_newest(path: str | Path) -> tuple[PlacementPolicy, dict[str, Any]]:
+    """As ``load_policy``; if the newest file is damaged, the one before it, with a warning.
+
+    Raises:
+        CheckpointError: neither can be read.
+    """
+    path = Path(path)
+    try:
+        return load_policy(path)
+    except CheckpointError as error:
+        older = previous_of(path)
+        if not older.exists():
+            raise
+        warnings.warn(f"{error} Going on from {older.name}, the one before it.", stacklevel=2)
+        return load_policy(older)
+
+
+def load_policy(path: str | Path | None = None) -> tuple[PlacementPolicy, dict[str, Any]]:
+    """The policy of a file, and all that the file tells; None: the shipped one.
+
+    Raises:
+        CheckpointError: the file is not there, is damaged, is no placement policy, or is of another version.
+    """
+    path = SHIPPED if path is None else Path(path)
+    try:
+        told = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); give the path of a policy.") from error
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: is no checkpoint, or was cut; give one that hadoppler train wrote.") from error
+    if not isinstance(told, dict) or told.get("kind") != KIND:
+        raise CheckpointError(f"{path}: holds no placement policy; give one that hadoppler train wrote.")
+    try:
+        policy = policy_class(told["policy"])(**told["options"])
+        policy.load_state_dict(told["weights"])
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: was written by another version of this policy; train it again.") from error
+    return policy.eval(), told
+
+
+def _plain(value: Any) -> Any:
+    """The same value of types that ``weights_only`` reads: NumPy's arrays as tensors, its numbers as Python's."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {str(key) if not isinstance(key, int) else key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,55 @@
+"""What training minimises: imitation of a rule or of placements, and policy gradients."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .policy import Scores
+
+Baseline = Literal["running", "batch", "greedy"]
+
+
+def imitation_loss(scores: Scores, *, order: bool = True) -> Tensor:
+    """Mean over decisions of the negative log-probability of given episodes; ``order=False``: of devices alone."""
+    told = scores.place + scores.select if order else scores.place
+    return -told.mean()
+
+
+def reinforce_loss(scores: Scores, advantage: Tensor, entropy: float) -> Tensor:
+    """Policy gradient of whole episodes: every decision gets its episode's advantage [B] (paper: REINFORCE)."""
+    gained = (advantage[:, None] * (scores.select + scores.place)).mean()
+    return -gained - entropy * (scores.select_entropy + scores.place_entropy).mean()
+
+
+def clipped_loss(scores: Scores, before: Tensor, advantage: Tensor, clip: float, entropy: float) -> Tensor:
+    """PPO's clipped objective per decision; ``before`` [B, N] are the log-probabilities when it was played."""
+    ratio = (scores.select + scores.place - before).exp()
+    gained = torch.minimum(ratio * advantage[:, None], ratio.clamp(1.0 - clip, 1.0 + clip) * advantage[:, None]).mean()
+    return -gained - entropy * (scores.select_entropy + scores.place_entropy).mean()
+
+
+class Advantage:
+    """Rewards [B] against a baseline.
+
+    ``running``: the mean over all earlier episodes (paper); ``batch``: mean and deviation of the batch (ours);
+    ``greedy``: the time of the policy's best guess, given as ``reference``.
+    """
+
+    def __init__(self, baseline: Baseline) -> None:
+        self.baseline = baseline
+        self.total, self.count = 0.0, 0
+
+    def __call__(self, rewards: np.ndarray, reference: float | None = None) -> Tensor:
+        if self.baseline == "running":
+            centre = self.total / self.count if self.count else float(rewards.mean())
+            self.total, self.count = self.total + float(rewards.sum()), self.count + len(rewards)
+            found = rewards - centre
+        elif self.baseline == "greedy" and reference is not None:
+            found = (rewards - reference) / max(float(rewards.std()), 1e-9)
+        else:
+            found = (rewards - rewards.mean()) / max(float(rewards.std()), 1e-9)
+        return torch.from_numpy(np.asarray(found, np.float32))

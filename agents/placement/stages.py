@@ -1,0 +1,259 @@
+"""The stages of training: imitation of a teacher, then what the simulator (or a real system) says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from ...baselines.placement.annealing import improve
+from ...envs.errors import TrainingError
+from ...envs.placement import Placement
+from . import losses
+from .policy import Exploration, PlacementPolicy, Trajectories
+from .rewards import RewardSource
+from .tasks import Task, Tasks
+
+Algorithm = Literal["expert", "reinforce", "ppo"]
+Told = dict[str, float]
+
+
+@dataclass(eq=False)
+class Learner:
+    """What all stages work on."""
+
+    policy: PlacementPolicy
+    tasks: Tasks
+    reward: RewardSource
+    optimizer: torch.optim.Optimizer
+    advantage: losses.Advantage
+    place: Any
+    """``hadoppler.place``-like function (method, problem, seed, execution, options) for teachers"""
+    episodes: int = 0
+    clip_norm: float = 1.0
+
+    def play(self, task: Task, episodes: int, rng: np.random.Generator, how: Exploration) -> Trajectories:
+        """Episodes that count."""
+        self.episodes += episodes
+        return self.policy.roll_out(task.prepared, episodes, rng, how)
+
+    def step(self, loss: torch.Tensor) -> float:
+        """One step of the gradient; returns the loss.
+
+        Raises:
+            TrainingError: the loss or a gradient is not finite; the weights are as before.
+        """
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.clip_norm)
+        if not (torch.isfinite(norm) and torch.isfinite(loss)):
+            raise TrainingError(
+                f"the gradient is not finite (loss {float(loss.detach()):g}); the last good checkpoint is kept, go on "
+                "from it with a smaller learning rate."
+            )
+        self.optimizer.step()
+        return float(loss.detach())
+
+
+@dataclass(frozen=True)
+class Imitation:
+    """Stage I: do as a teacher does.
+
+    Attributes:
+        updates: steps of the gradient.
+        batch: episodes of each.
+        teacher: ``critical_path`` labels every state of the student's own episodes, all ties counting (paper); any
+            other method of ``hadoppler.place`` gives whole placements, which are followed.
+        options: of that method.
+        placements: how many of its placements a problem gets, from as many seeds.
+        learning_rate: at the start and at the end, linear.
+        epsilon: share of random decisions in the student's episodes, at the start and at the end.
+    """
+
+    updates: int = 60
+    batch: int = 32
+    teacher: str = "critical_path"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    placements: int = 1
+    learning_rate: tuple[float, float] = (2e-3, 5e-4)
+    epsilon: tuple[float, float] = (1.0, 0.0)
+    name: str = "imitation"
+
+    def update(self, learner: Learner, task: Task, number: int, rng: np.random.Generator, progress: float) -> Told:
+        """One update; ``number`` counts the stage's updates, ``progress`` runs from 0 to 1."""
+        rule = getattr(learner.policy, "rule_loss", None)
+        if self.teacher == "critical_path" and rule is not None:
+            how = Exploration(epsilon=_between(self.epsilon, progress))
+            return {"loss": learner.step(rule(task.prepared, learner.play(task, self.batch, rng, how)))}
+        if not len(task.elites):
+            self._ask(learner, task)
+        return {"loss": imitate(learner, task, self.batch, rng, own_order=number % 2 == 0)}
+
+    def _ask(self, learner: Learner, task: Task) -> None:
+        """The teacher's placements become the task's elites."""
+        for seed in range(self.placements):
+            found = learner.place(self.teacher, task.problem, seed, learner.reward.execution, dict(self.options))
+            learner.reward.calls += found.calls
+            task.elites.add(found.assignment, found.order, found.makespan)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Stage II (and III): learn from the time that placements take.
+
+    Attributes:
+        updates: how many.
+        batch: episodes of each.
+        algorithm: ``reinforce`` - the published recipe; ``ppo`` - clipped policy gradient; ``expert`` - our default:
+            local search improves the policy's samples and the best placements so far, and the policy imitates the
+            best, under orders of its own, beside a clipped policy gradient.
+        learning_rate, epsilon, entropy: at the start and at the end, linear; ``epsilon`` is the share of random
+            decisions, and with ``argmax`` all others are the most probable ones (paper).
+        baseline: of the advantage, see ``losses.Advantage``.
+        epochs: policy-gradient steps on each batch (``ppo``, ``expert``).
+        clip: of the probability ratio.
+        gradient: weight of the policy gradient beside imitation (``expert``).
+        search_every: updates between two local searches.
+        search_until: progress after which there are none, and what was found is learned.
+        search_calls: simulator calls of each.
+        search_starts: placements that a search starts from: half of them fresh samples, half elites.
+        search_heat: temperature of searches at the start and at the end, shares of the makespan.
+        imitations: imitation steps after each update.
+        followed: episodes of each.
+        elites: how many of the best placements are imitated.
+        self_imitation: weight of the best placements' log-probability in ``reinforce`` and ``ppo``.
+    """
+
+    updates: int = 300
+    batch: int = 64
+    algorithm: Algorithm = "expert"
+    learning_rate: tuple[float, float] = (2e-3, 1e-4)
+    epsilon: tuple[float, float] = (0.0, 0.0)
+    argmax: bool = False
+    entropy: tuple[float, float] = (1e-3, 0.0)
+    baseline: losses.Baseline = "batch"
+    epochs: int = 1
+    clip: float = 0.2
+    gradient: float = 0.1
+    search_every: int = 10
+    search_until: float = 0.6
+    search_calls: int = 100_000
+    search_starts: int = 8
+    search_heat: tuple[float, float] = (3e-3, 5e-4)
+    imitations: int = 4
+    followed: int = 16
+    elites: int = 1
+    self_imitation: float = 0.0
+    name: str = "simulation"
+
+    def __post_init__(self) -> None:
+        if self.algorithm not in get_args(Algorithm):
+            raise TrainingError(f"algorithm is {self.algorithm!r}; expected {', '.join(get_args(Algorithm))}.")
+        if self.baseline not in get_args(losses.Baseline):
+            raise TrainingError(f"baseline is {self.baseline!r}; expected {', '.join(get_args(losses.Baseline))}.")
+
+    def update(self, learner: Learner, task: Task, number: int, rng: np.random.Generator, progress: float) -> Told:
+        """As of ``Imitation``."""
+        temperature = 0.0 if self.argmax else 1.0
+        how = Exploration(temperature, temperature, _between(self.epsilon, progress))
+        played = learner.play(task, self.batch, rng, how)
+        times = learner.reward.times(task.problem, played.assignment, played.order, rng)
+        task.elites.add(played.assignment, played.order, times)
+        told = {"mean": float(times.mean()) / task.bound}
+        if self.algorithm == "expert" and number % self.search_every == 0 and progress <= self.search_until:
+            self._search(learner, task, played, times, rng, progress)
+        told["loss"] = self._gradient(learner, task, played, times, rng, progress)
+        if self.algorithm == "expert":
+            steps = [
+                imitate(learner, task, self.followed, rng, own_order=step == 0, elites=self.elites)
+                for step in range(self.imitations)
+            ]
+            told["imitation"] = float(np.mean(steps)) if steps else 0.0
+        return told
+
+    def _gradient(
+        self, learner: Learner, task: Task, played: Trajectories, times: Any, rng: np.random.Generator, progress: float
+    ) -> float:
+        if self.algorithm == "expert" and self.gradient == 0:
+            return 0.0
+        reference = None
+        if self.baseline == "greedy":
+            greedy = learner.play(task, 1, rng, Exploration.greedy())
+            reference = -float(learner.reward.times(task.problem, greedy.assignment, greedy.order, rng)[0]) / task.bound
+        advantage = learner.advantage(-times / task.bound, reference)
+        entropy, before, loss = _between(self.entropy, progress), None, 0.0
+        for _ in range(1 if self.algorithm == "reinforce" else self.epochs):
+            scores = learner.policy.score(task.prepared, played)
+            advantage = advantage.to(scores.place.device)
+            if self.algorithm == "reinforce":
+                objective = losses.reinforce_loss(scores, advantage, entropy)
+            else:
+                before = (scores.select + scores.place).detach() if before is None else before
+                objective = losses.clipped_loss(scores, before, advantage, self.clip, entropy)
+            if self.self_imitation > 0 and len(task.elites):
+                best = learner.policy.follow(task.prepared, task.elites.assignments[:1], task.elites.orders[:1])
+                objective = objective + self.self_imitation * losses.imitation_loss(
+                    learner.policy.score(task.prepared, best)
+                )
+            loss = learner.step(objective * (self.gradient if self.algorithm == "expert" else 1.0))
+        return loss
+
+    def _search(
+        self,
+        learner: Learner,
+        task: Task,
+        played: Trajectories,
+        times: Any,
+        rng: np.random.Generator,
+        progress: float,
+    ) -> None:
+        """Local search from the best samples and from elites; what it finds becomes elites."""
+        fresh = np.argsort(times, kind="stable")[: self.search_starts - self.search_starts // 2]
+        assignment = played.assignment
+        starts = [Placement(assignment[b], played.order[b]) for b in fresh]
+        kept = min(len(task.elites), self.search_starts // 2)
+        starts += [task.elites.placement(rank) for rank in range(kept)]
+        execution = learner.reward.execution
+        found = improve(
+            task.problem,
+            starts,
+            rng=rng,
+            execution=execution,
+            calls=self.search_calls,
+            hot=_between(self.search_heat, progress),
+        )
+        learner.reward.calls += sum(item.calls for item in found)
+        rows, orders = np.stack([item.assignment for item in found]), np.stack([item.order for item in found])
+        task.elites.add(rows, orders, learner.reward.times(task.problem, rows, orders, rng))
+
+
+def imitate(
+    learner: Learner, task: Task, episodes: int, rng: np.random.Generator, *, own_order: bool, elites: int = 1
+) -> float:
+    """One step towards the best placements of a task.
+
+    With ``own_order`` the elites are followed in their own orders, and both policies learn. Without, in orders that
+    the student draws, and PLC learns where each operation belongs whatever came before it: this, not the orders that
+    the elites happen to have, is what makes it find them again (our finding).
+    """
+    count = min(elites, len(task.elites))
+    pick = rng.integers(count, size=episodes) if count > 1 else np.full(episodes, task.elites.target)
+    assignments, orders = task.elites.assignments[pick], task.elites.orders[pick]
+    if not own_order:
+        how = Exploration(select_temperature=float(rng.integers(2)))
+        orders = learner.policy.roll_out(task.prepared, episodes, rng, how).order
+    elif count == 1:
+        assignments, orders = assignments[:1], orders[:1]
+    followed = learner.policy.follow(task.prepared, assignments, orders)
+    return learner.step(losses.imitation_loss(learner.policy.score(task.prepared, followed), order=own_order))
+
+
+def _between(ends: tuple[float, float], progress: float) -> float:
+    return float(ends[0] + (ends[1] - ends[0]) * progress)
+
+
+STAGES = {"imitation": Imitation, "simulation": Simulation}
+"""Name -> class, for plans."""

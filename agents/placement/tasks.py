@@ -1,0 +1,69 @@
+"""Problems in training: each with what is known of it, and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ...envs.placement import PlacementProblem, lower_bounds
+from .elites import Elites
+from .policy import PlacementPolicy
+
+ELITES = 32
+"""Placements that are kept of each problem."""
+FEATURE_SEED = 0
+"""Random node features are drawn from this seed, in training and afterwards: they belong to a problem."""
+
+MakeProblem = Callable[[int], PlacementProblem]
+
+
+@dataclass(eq=False)
+class Task:
+    """A problem that is trained on."""
+
+    problem: PlacementProblem
+    prepared: Any
+    elites: Elites
+
+    @cached_property
+    def bound(self) -> float:
+        """The best lower bound of its makespan, or 1 where that is 0."""
+        return lower_bounds(self.problem).best or 1.0
+
+
+class Tasks:
+    """The problems of a training: given ones, or as many as are asked for from a generator.
+
+    Args:
+        problems: all of them, or a function that makes problem number i, the same one each time.
+        count: how many there are, if they are made.
+    """
+
+    def __init__(self, policy: PlacementPolicy, problems: Sequence[PlacementProblem] | MakeProblem, count: int) -> None:
+        self.policy, self.problems = policy, problems
+        self.count = count if callable(problems) else len(problems)
+        self.known: dict[int, Task] = {}
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int) -> Task:
+        """Task ``number``, made when it is first asked for."""
+        if number not in self.known:
+            problem = self.problems(number) if callable(self.problems) else self.problems[number]
+            prepared = self.policy.prepare(problem, np.random.default_rng(FEATURE_SEED))
+            self.known[number] = Task(problem, prepared, Elites(problem.n, ELITES))
+        return self.known[number]
+
+    def state(self) -> dict[str, Any]:
+        """The elites of all tasks that were made, by number."""
+        return {str(number): task.elites.state() for number, task in sorted(self.known.items())}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """What ``state`` gave."""
+        for number, elites in state.items():
+            self[int(number)].elites.load(elites)

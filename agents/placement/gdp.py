@@ -159,7 +159,7 @@ class SegmentAttention(nn.Module):
 
     def _heads(self, rows: Tensor) -> Tensor:
         """[S, L, H] to [S, heads, L, H / heads]."""
-        return rows.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return rows.reshape(*rows.shape[:2], self.heads, -1).transpose(1, 2)
 
 
 def _waves(position: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -82,9 +82,17 @@ class JointPolicy(PlacementPolicy):
     ) -> Trajectories:
         """Play episodes in the compiled loop."""
         explore, found = exploration or Exploration(), self.embeddings(prepared)
-        parts = (*found, self.feature.weight.T, self.hidden.weight.T, self.hidden.bias, self.last.weight[0])
-        arrays = (np.ascontiguousarray(part.cpu().numpy()) for part in parts)
-        policy = PolicyArrays(np.zeros(0), 0.0, *arrays, earliest_start=False)
+        policy = PolicyArrays(
+            score=np.zeros(0),
+            jitter=0.0,
+            operation=_array(found.operation),
+            placed=_array(found.placed),
+            feature=_array(self.feature.weight.T),
+            hidden=_array(self.hidden.weight.T),
+            hidden_bias=_array(self.hidden.bias),
+            last=_array(self.last.weight[0]),
+            earliest_start=False,
+        )
         batch = EpisodeBatch(prepared.problem, episodes, prepared.scale)
         shape = (episodes, prepared.problem.n)
         played = Played(np.empty(shape, np.int32), np.empty(shape, np.float32))
@@ -151,6 +159,10 @@ def _score_pairs(logits: Tensor, step: Tensor, chosen: Tensor, devices: Tensor) 
     total = nothing.index_add(0, step, weight.sum(dim=1))
     moment = nothing.index_add(0, step, (weight * logits).sum(dim=1))
     return ScoredChoice(logits[chosen, devices] - total.log(), total.log() - moment / total)
+
+
+def _array(values: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(values.cpu().numpy())
 
 
 def _options(prepared: ProblemInputs, trajectories: Trajectories, candidates: np.ndarray) -> Options:

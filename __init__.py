@@ -30,6 +30,7 @@ PLACEMENTS: dict[str, str] = {
     "enumerative": "hadoppler.baselines.placement.enumerative:enumerative",
     "portfolio": "hadoppler.baselines.placement.portfolio:portfolio",
     "annealing": "hadoppler.baselines.placement.annealing:annealing",
+    "doppler": "hadoppler.agents.placement.learned:doppler",
     "cp_sat": "hadoppler.baselines.placement.cp_sat:cp_sat",
     "file": "hadoppler.baselines.placement.file:from_file",
 }

@@ -90,7 +90,7 @@ class Imitation:
             return {"loss": learner.step(rule(task.prepared, learner.play(task, self.batch, rng, how)))}
         if not len(task.elites):
             self._ask(learner, task)
-        return {"loss": imitate(learner, task, self.batch, rng, own_order=number % 2 == 0)}
+        return {"loss": imitate(learner, [task], self.batch, rng, own_order=number % 2 == 0)}
 
     def _ask(self, learner: Learner, task: Task) -> None:
         """The teacher's placements become the task's elites."""
@@ -116,13 +116,14 @@ class Simulation:
         epochs: policy-gradient steps on each batch (``ppo``, ``expert``).
         clip: of the probability ratio.
         gradient: weight of the policy gradient beside imitation (``expert``).
-        search_every: updates between two local searches.
+        search_every: visits to a problem between two local searches.
         search_until: progress after which there are none, and what was found is learned.
         search_calls: simulator calls of each.
         search_starts: placements that a search starts from: half of them fresh samples, half elites.
         search_heat: temperature of searches at the start and at the end, shares of the makespan.
         imitations: imitation steps after each update.
-        followed: episodes of each.
+        followed: episodes of each, of every problem.
+        problems: how many problems an imitation step takes, of those that are known.
         elites: how many of the best placements are imitated.
         self_imitation: weight of the best placements' log-probability in ``reinforce`` and ``ppo``.
     """
@@ -145,6 +146,7 @@ class Simulation:
     search_heat: tuple[float, float] = (3e-3, 5e-4)
     imitations: int = 4
     followed: int = 16
+    problems: int = 1
     elites: int = 1
     self_imitation: float = 0.0
     name: str = "simulation"
@@ -163,14 +165,15 @@ class Simulation:
         times = learner.reward.times(task.problem, played.assignment, played.order, rng)
         task.elites.add(played.assignment, played.order, times)
         told = {"mean": float(times.mean()) / task.bound}
-        if self.algorithm == "expert" and number % self.search_every == 0 and progress <= self.search_until:
+        if self.algorithm == "expert" and task.visits % self.search_every == 0 and progress <= self.search_until:
             self._search(learner, task, played, times, rng, progress)
+        task.visits += 1
         told["loss"] = self._gradient(learner, task, played, times, rng, progress)
         if self.algorithm == "expert":
-            steps = [
-                imitate(learner, task, self.followed, rng, own_order=step == 0, elites=self.elites)
-                for step in range(self.imitations)
-            ]
+            steps = []
+            for step in range(self.imitations):
+                mixed = [task, *learner.tasks.others(task, self.problems - 1, rng)]
+                steps.append(imitate(learner, mixed, self.followed, rng, own_order=step == 0, elites=self.elites))
             told["imitation"] = float(np.mean(steps)) if steps else 0.0
         return told
 
@@ -231,24 +234,27 @@ class Simulation:
 
 
 def imitate(
-    learner: Learner, task: Task, episodes: int, rng: np.random.Generator, *, own_order: bool, elites: int = 1
+    learner: Learner, tasks: list[Task], episodes: int, rng: np.random.Generator, *, own_order: bool, elites: int = 1
 ) -> float:
-    """One step towards the best placements of a task.
+    """One step towards the best placements of some tasks.
 
     With ``own_order`` the elites are followed in their own orders, and both policies learn. Without, in orders that
     the student draws, and PLC learns where each operation belongs whatever came before it: this, not the orders that
     the elites happen to have, is what makes it find them again (our finding).
     """
-    count = min(elites, len(task.elites))
-    pick = rng.integers(count, size=episodes) if count > 1 else np.full(episodes, task.elites.target)
-    assignments, orders = task.elites.assignments[pick], task.elites.orders[pick]
-    if not own_order:
-        how = Exploration(select_temperature=float(rng.integers(2)))
-        orders = learner.policy.roll_out(task.prepared, episodes, rng, how).order
-    elif count == 1:
-        assignments, orders = assignments[:1], orders[:1]
-    followed = learner.policy.follow(task.prepared, assignments, orders)
-    return learner.step(losses.imitation_loss(learner.policy.score(task.prepared, followed), order=own_order))
+    policy, loss = learner.policy, torch.zeros(())
+    for task in tasks:
+        count = min(elites, len(task.elites))
+        pick = rng.integers(count, size=episodes) if count > 1 else np.full(episodes, task.elites.target)
+        assignments, orders = task.elites.assignments[pick], task.elites.orders[pick]
+        if not own_order:
+            how = Exploration(select_temperature=float(rng.integers(2)))
+            orders = policy.roll_out(task.prepared, episodes, rng, how).order
+        elif count == 1:
+            assignments, orders = assignments[:1], orders[:1]
+        scores = policy.score(task.prepared, policy.follow(task.prepared, assignments, orders))
+        loss = loss + losses.imitation_loss(scores, order=own_order) / len(tasks)
+    return learner.step(loss)
 
 
 def _between(ends: tuple[float, float], progress: float) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...envs.placement import PlacementProblem, lower_bounds
+from ...envs.placement.random_problems import draw_problem
 from .elites import Elites
 from .policy import PlacementPolicy
 
@@ -28,6 +29,8 @@ class Task:
     problem: PlacementProblem
     prepared: Any
     elites: Elites
+    visits: int = 0
+    """Updates that played it"""
 
     @cached_property
     def bound(self) -> float:
@@ -59,11 +62,31 @@ class Tasks:
             self.known[number] = Task(problem, prepared, Elites(problem.n, ELITES))
         return self.known[number]
 
+    def others(self, task: Task, count: int, rng: np.random.Generator) -> list[Task]:
+        """Up to ``count`` tasks with elites beside a given one, drawn without repetition."""
+        ready = [other for _, other in sorted(self.known.items()) if len(other.elites) and other is not task]
+        return [ready[i] for i in rng.permutation(len(ready))[:count]]
+
     def state(self) -> dict[str, Any]:
-        """The elites of all tasks that were made, by number."""
-        return {str(number): task.elites.state() for number, task in sorted(self.known.items())}
+        """Visits and elites of all tasks that were made, by number."""
+        return {
+            str(number): {"visits": task.visits, **task.elites.state()} for number, task in sorted(self.known.items())
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """What ``state`` gave."""
-        for number, elites in state.items():
-            self[int(number)].elites.load(elites)
+        for number, told in state.items():
+            self[int(number)].elites.load(told)
+            self[int(number)].visits = int(told["visits"])
+
+
+@dataclass(frozen=True)
+class GeneratedProblems:
+    """Problem number i of an endless list that a seed determines; see ``envs.placement.random_problems``."""
+
+    seed: int = 0
+    most_operations: int = 500
+
+    def __call__(self, number: int) -> PlacementProblem:
+        """The same problem for the same number."""
+        return draw_problem(np.random.default_rng((self.seed, number)), self.most_operations)

@@ -37,7 +37,7 @@ class PlacementPlan:
         problems: to train on, or a function that makes problem number i.
         count: how many are made, if it is a function.
         policy: name in ``checkpoint.POLICIES``, and ``options`` of its constructor.
-        stages: each a mapping of ``name`` (``imitation`` or ``simulation``) and the stage's settings, in order.
+        stages: name (``imitation`` or ``simulation``) -> the stage's settings, in order.
         seed: of all draws; the same plan gives the same bytes on the same machine.
         execution: ``fifo`` or ``priority``: whether the policy's order counts when a placement is run.
         runs, noise: learn from the mean over so many runs in random order and with noise; 0 for exact times.
@@ -56,7 +56,7 @@ class PlacementPlan:
     count: int = 1
     policy: str = "doppler"
     options: Mapping[str, Any] = field(default_factory=dict)
-    stages: Sequence[Mapping[str, Any]] = ({"name": "imitation"}, {"name": "simulation"})
+    stages: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"imitation": {}, "simulation": {}})
     seed: int = 0
     execution: str = "fifo"
     runs: int = 0
@@ -95,15 +95,14 @@ class PlacementPlan:
             TrainingError: a stage or a setting does not exist.
         """
         made: list[Stage] = []
-        for told in self.stages:
-            name = str(told.get("name", ""))
+        for name, settings in self.stages.items():
             if name not in STAGES:
                 raise TrainingError(f"there is no stage {name!r}; use one of {', '.join(STAGES)}.")
-            known = STAGES[name].__dataclass_fields__
-            for key in told:
+            known = [key for key in STAGES[name].__dataclass_fields__ if key != "name"]
+            for key in settings or {}:
                 if key not in known:
                     raise TrainingError(f"the stage {name} has no setting {key!r}; it has {', '.join(known)}.")
-            made.append(STAGES[name](**{key: _tupled(value) for key, value in told.items()}))  # type: ignore[arg-type]
+            made.append(STAGES[name](**{key: _tupled(value) for key, value in (settings or {}).items()}))
         return made
 
     def train(
@@ -340,9 +339,7 @@ def _plain(plan: PlacementPlan) -> Any:
     """The plan in JSON's own types; problems by their titles and sizes."""
     told = {key: value for key, value in vars(plan).items() if key not in ("threads", "device")}
     told |= {"problems": _titles(plan.problems), "validation": _titles(plan.validation)}
-    return json.loads(
-        json.dumps(told, default=lambda value: asdict(value) if hasattr(value, "__dataclass_fields__") else str(value))
-    )
+    return json.loads(json.dumps(told, default=dict))
 
 
 def _titles(problems: Sequence[PlacementProblem] | MakeProblem | None) -> Any:

@@ -46,7 +46,7 @@ class EpisodeBatch:
 
     Attributes:
         problem, episodes, scale: as given.
-        arrays, scales: what compiled code needs beside the state: ``kernels.place(arrays, scales, state, b, v, device)``.
+        arrays, scales: what compiled code needs beside the state: ``kernels.place(arrays, scales, state, ...)``.
         state: the arrays, described at ``EpisodeArrays``; read them, change them only through methods.
             ``state.order`` [B, N] and ``state.ready``, ``state.ready_ptr`` hold the whole history of
             choices and of candidate sets in 2 N numbers per episode: what left and what joined the set

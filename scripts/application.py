@@ -7,10 +7,13 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from functools import partial
 from importlib import resources
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -20,52 +23,69 @@ from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
 
 from hadoppler.envs.errors import HadopplerError
+from hadoppler.scripts.resume import is_training
+from hadoppler.scripts.run_state import recorded
+from hadoppler.scripts.sweep import SweepFolder, print_members, read_members
 
 CONFIG_PATH = "pkg://hadoppler.conf"
+OmegaConf.register_new_resolver(  # when imported, so that the processes of a sweep have it too
+    "resumed", lambda folder, there, fresh: there if folder and is_training(folder) else fresh, replace=True
+)
 
 
 class CommandError(HadopplerError):
     """A command line that cannot be carried out."""
 
 
-def launch(name: str, job: Callable[[DictConfig], Any], arguments: Sequence[str]) -> int:
+def launch(
+    name: str,
+    job: Callable[[DictConfig], Any],
+    arguments: Sequence[str],
+    *,
+    check: Callable[[DictConfig], None] = lambda config: None,
+    record: bool = False,
+) -> int:
     """Compose ``conf/<name>.yaml`` with ``arguments``, call ``job`` (once per sweep member), return the exit code.
 
-    A user's mistake is printed as one sentence and gives 2, after the other members of a sweep have
-    run; anything else is a defect and keeps its traceback.
+    A user's mistake is printed as one sentence and gives 2. Anything else is a defect: it keeps its traceback and
+    gives 1. A sweep runs all its members, in this process or in others; each tells in ``status.json`` of its folder
+    what became of it, and a table of all is printed at the end.
+
+    Args:
+        check: refuses settings before anything in the run's folder is touched.
+        record: keep ``status.json`` for single runs too.
     """
     OmegaConf.register_new_resolver("unique_run", lambda: secrets.token_hex(3), replace=True, use_cache=True)
     OmegaConf.register_new_resolver("choices", _choices, replace=True)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting
-    begun: list[str] = []
-    mistakes: list[tuple[str, Exception]] = []
+    begun: list[bool] = []
+    mistakes: list[Exception] = []
+    sweep = secrets.token_hex(8)
+    run = partial(_run, name=name, job=job, arguments=arguments, check=check, record=record, sweep=sweep)
 
     def run_one(config: DictConfig) -> Any:
-        member = " ".join(HydraConfig.get().overrides.task)
-        begun.append(member)
+        begun.append(True)
         try:
-            _check_settings(config)
-            return job(config)
+            return run(config)
         except (HadopplerError, OmegaConfBaseException) as error:
-            if HydraConfig.get().mode == RunMode.MULTIRUN:
-                mistakes.append((f"{member}: ", error))
-                raise  # Hydra notes it and runs the other members
-            mistakes.append(("", error))
+            if HydraConfig.get().mode == RunMode.MULTIRUN:  # its own folder could not take it
+                raise
+            mistakes.append(error)
             return None
 
-    previous = sys.argv
+    previous, SweepFolder.current = sys.argv, None
     sys.argv = [f"hadoppler {name}", *arguments]
     try:
         hydra.main(version_base="1.3", config_path=CONFIG_PATH, config_name=name)(run_one)()
     except (HydraException, OmegaConfBaseException, HadopplerError, OSError) as error:
-        if not mistakes:
-            mistakes.append(("", error))
+        mistakes.append(error)
     except ValueError as error:
         if begun:
             raise
-        mistakes.append(("", error))  # Hydra's, while it composes
+        mistakes.append(error)  # Hydra's, while it composes
     except SystemExit as stop:  # --help, or a flag that Hydra does not know
         return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
     except KeyboardInterrupt:
@@ -73,9 +93,50 @@ def launch(name: str, job: Callable[[DictConfig], Any], arguments: Sequence[str]
         return 130
     finally:
         sys.argv = previous
-    for member, mistake in mistakes:
-        print(f"hadoppler {name}: {member}{one_sentence(mistake, name, arguments)}", file=sys.stderr)
-    return 2 if mistakes else 0
+        members = read_members(sweep)
+        print_members(Console(), members)
+    failed = [member for member in members if member.state != "finished"]
+    told = [one_sentence(mistake, name, arguments) for mistake in mistakes]
+    for sentence in [*told, *(f"{member.reason} (member {member.number}: {member.name})" for member in failed)]:
+        print(f"hadoppler {name}: {sentence}", file=sys.stderr)
+    return 1 if any(member.code == 1 for member in failed) else 2 if told or failed else 0
+
+
+def _run(
+    config: DictConfig,
+    *,
+    name: str,
+    job: Callable[[DictConfig], Any],
+    arguments: Sequence[str],
+    check: Callable[[DictConfig], None],
+    record: bool,
+    sweep: str,
+) -> Any:
+    """One run, or one member of a sweep, whose errors end in its folder: Hydra would stop the sweep at some of them."""
+    sys.argv = [f"hadoppler {name}", *arguments]  # in a process of its own, too
+    settings = HydraConfig.get()
+    folder = Path(settings.runtime.output_dir)
+    judge = partial(_judge, name=name, arguments=arguments, folder=folder)
+    if settings.mode == RunMode.MULTIRUN:
+        member = {"number": settings.job.num, "overrides": list(settings.overrides.task)}
+        answer = None
+        with recorded(folder, judge, swallow=True, sweep=sweep, **member):
+            _check_settings(config)
+            check(config)
+            answer = job(config)
+        return answer
+    _check_settings(config)
+    check(config)
+    with recorded(folder, judge) if record else nullcontext():
+        return job(config)
+
+
+def _judge(error: Exception, name: str, arguments: Sequence[str], folder: Path) -> tuple[int, str]:
+    """Exit code and sentence of what ended a run: 2 for a user's mistake, 1 for a defect."""
+    if isinstance(error, HadopplerError | OmegaConfBaseException | HydraException | OSError):
+        return 2, one_sentence(error, name, arguments)
+    said = " ".join(str(error).split()).rstrip(".")
+    return 1, f"it failed with {type(error).__name__}: {said}; the traceback is in {folder / 'traceback.txt'}."
 
 
 def instantiate(config: Any, *args: Any, **kwargs: Any) -> Any:

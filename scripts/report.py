@@ -31,17 +31,17 @@ def write_json(path: Path, value: Any) -> None:
     """
     from hadoppler.envs.placement.readers.files import write_text
 
-    write_text(path, json.dumps(_plain(value), ensure_ascii=False, indent=1, default=str, allow_nan=False))
+    write_text(path, json.dumps(plain(value), ensure_ascii=False, indent=1, default=str, allow_nan=False))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The same value of JSON's own types, NumPy's turned into them."""
     if isinstance(value, np.generic | np.ndarray):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

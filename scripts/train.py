@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import MISSING, DictConfig
+from hydra.types import RunMode
+from omegaconf import MISSING, DictConfig, OmegaConf
 from rich.console import Console
 
 from hadoppler.envs.errors import MissingExtraError
 from hadoppler.scripts.application import CommandError, instantiate, launch
+from hadoppler.scripts.curves import draw_learning_curve
+from hadoppler.scripts.metrics import read_metrics
+from hadoppler.scripts.progress import TrainingProgress
 from hadoppler.scripts.report import write_results, write_run_record
+from hadoppler.scripts.resume import ResumeError, check_resume
+from hadoppler.scripts.tracking import Tracker
 
 
 @dataclass
@@ -23,8 +30,10 @@ class TrainConfig:
     """Schema of ``hadoppler train``."""
 
     agent: dict[str, Any] = MISSING
+    tracking: dict[str, Any] = MISSING
     seed: int = 0
     resume: str | None = None
+    pictures: bool = True
 
 
 ConfigStore.instance().store(name="train_schema", node=TrainConfig, provider="hadoppler")
@@ -32,40 +41,95 @@ ConfigStore.instance().store(name="train_schema", node=TrainConfig, provider="ha
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return launch("train", run, sys.argv[1:] if arguments is None else arguments)
+    return launch("train", run, sys.argv[1:] if arguments is None else arguments, check=check, record=True)
+
+
+def check(config: DictConfig) -> None:
+    """Refuse what can be refused before the run's folder is touched: a folder to resume from keeps all that it has.
+
+    Raises:
+        HadopplerError: the seed, or the folder to resume from, is none.
+    """
+    if config.seed < 0:
+        raise CommandError(f"seed is {config.seed}; expected a whole number from 0 up.")
+    if config.resume is not None:
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            raise ResumeError("resume goes on with one training; give it without -m, once for each member of a sweep.")
+        check_resume(config, config.resume)
 
 
 def run(config: DictConfig) -> list[dict[str, Any]]:
-    """Train; returns the lines of ``metrics.jsonl`` of this run."""
-    if config.seed < 0:
-        raise CommandError(f"seed is {config.seed}; expected a whole number from 0 up.")
+    """Train; returns the lines of ``metrics.jsonl``."""
     folder = Path(HydraConfig.get().runtime.output_dir)
-    console = Console()
+    console, quiet = Console(), in_parallel()
+    plan, tracker = make_plan(config), instantiate(config.tracking, _convert_="all")
+    resumed = config.resume is not None
+    if not resumed:
+        write_run_record(folder, config)
+    told: list[dict[str, Any]] = []
+    with tracked(tracker, folder, config) as sentence, TrainingProgress(console, quiet=quiet) as progress:
+        if sentence and not quiet:
+            console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+
+        def report(line: Mapping[str, Any]) -> None:
+            told.append(dict(line))
+            tracker.log(line)
+            progress.update(line)
+
+        try:
+            policy = plan.train(folder, report, resume=resumed)
+        except Exception:
+            with suppress(Exception):  # the picture may show why; what matters is the first error
+                draw(config, folder, told)
+            raise
+    lines, picture = read_metrics(folder) or told, draw(config, folder, told)
+    write_results(folder, config, lines, {}, policy=str(policy))
+    for path in [policy, picture]:
+        if path is not None and not quiet:
+            console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+    return lines
+
+
+def draw(config: DictConfig, folder: Path, told: Sequence[Mapping[str, Any]]) -> Path | None:
+    """``learning_curve.png``, also of what a training had done before it was resumed; None if there is none."""
+    return draw_learning_curve(folder, read_metrics(folder) or told) if config.pictures else None
+
+
+def make_plan(config: DictConfig) -> Any:
+    """The agent's plan: ``train(folder, report, resume) -> Path``.
+
+    Raises:
+        HadopplerError: its settings are refused, or it needs packages that are not installed.
+    """
     try:
-        plan = instantiate(config.agent, _convert_="all")
+        return instantiate(config.agent, _convert_="all")
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"training needs the package {error.name!r}; install it with pip install 'hadoppler[learn]'."
         ) from error
-    write_run_record(folder, config)
-    lines: list[dict[str, Any]] = []
-
-    def report(line: Mapping[str, Any]) -> None:
-        lines.append(dict(line))
-        console.print(describe(line), highlight=False, markup=False, soft_wrap=True)
-
-    resumed = config.resume is not None
-    path = plan.train(Path(config.resume) if resumed else folder, report, resume=resumed)
-    write_results(folder, config, lines, {}, policy=str(path))
-    console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
-    return lines
 
 
-def describe(line: Mapping[str, Any]) -> str:
-    """A line of ``metrics.jsonl`` for people."""
-    return "  ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in line.items()
-    )
+@contextmanager
+def tracked(tracker: Tracker, folder: Path, config: DictConfig) -> Iterator[str]:
+    """Start a tracker, and tell it how the training ended; yields its sentence for people."""
+    settings = HydraConfig.get()
+    group = Path(str(settings.sweep.dir)).name if settings.mode == RunMode.MULTIRUN else None
+    values: Any = OmegaConf.to_container(config, resolve=True)
+    status = "failed"
+    try:
+        yield tracker.start(folder, values, group, resume=config.resume is not None)
+        status = "finished"
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    finally:
+        tracker.finish(status)
+
+
+def in_parallel() -> bool:
+    """Whether this is a member of a sweep that may run beside others, whose output would be mixed."""
+    settings = HydraConfig.get()
+    return settings.mode == RunMode.MULTIRUN and not str(settings.launcher._target_).endswith(".BasicLauncher")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from ...baselines.cluster.registry import find_scheduler
 from ...envs.cluster import Cluster, ClusterSchedulingEnv, Scheduler, SequentialAllocation, Workload, simulate
 from ...envs.cluster.generators import make_workload
 from ...envs.errors import CheckpointError, TrainingError
+from ..metrics import append_line, cut_lines
 from .checkpoint import load_policy, save_policy
 from .imitation import best_teacher, demonstrate, imitate, read_examples, write_examples
 from .network import ClusterNetwork
@@ -100,7 +101,7 @@ class TrainingPlan:
         given) and ``metrics.jsonl`` (a line per round).
 
         Args:
-            report: called with each line of ``metrics.jsonl``.
+            report: called with each line of ``metrics.jsonl``, once its round is in ``last.pt``.
             resume: go on from ``last.pt``.
 
         Raises:
@@ -230,9 +231,9 @@ class _Run:
         now = time.perf_counter()
         state["seconds"], self.begun = state["seconds"] + now - self.begun, now
         line["seconds"] = round(state["seconds"], 1)
+        line["done"] = state["rounds"] / every
+        append_line(self.folder / "metrics.jsonl", line)
         save_policy(self.folder / "last.pt", self.network, **state, plan=_plain(plan))
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
         self.report(line)
 
     def _load(self) -> None:
@@ -243,6 +244,7 @@ class _Run:
                 f"{self.folder / 'last.pt'} is of another plan; give the settings that it began with."
             )
         self.state = {key: told[key] for key in ("rounds", "best", "optimizer", "seconds", "reference")}
+        cut_lines(self.folder / "metrics.jsonl", "round", self.state["rounds"])
 
 
 def _ppo_environments(plan: TrainingPlan) -> Any:

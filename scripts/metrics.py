@@ -1,0 +1,66 @@
+"""Lines of ``metrics.jsonl`` as people read them: which values are figures, and which of these tell most."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+COUNTERS = frozenset(
+    {"round", "rounds", "update", "updates", "step", "steps", "episode", "episodes", "iteration", "epoch"}
+    | {"calls", "examples", "seconds", "done"}
+)
+"""Numbers that only tell how far a training is."""
+TELLING = ("validation", "makespan", "best", "return", "loss", "accuracy")
+"""Words in the names of the figures that are looked at first."""
+
+
+def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
+    """The lines in a run's folder; none where there is no file, and without a half-written one."""
+    path, lines = Path(folder) / "metrics.jsonl", []
+    if path.exists():
+        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(json.JSONDecodeError):
+                line = json.loads(text)
+                if isinstance(line, dict):
+                    lines.append(line)
+    return lines
+
+
+def figures(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line that are no counters."""
+    return {
+        name: float(value)
+        for name, value in line.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and name not in COUNTERS
+    }
+
+
+def rank(name: str) -> int:
+    """Place of a figure by how much it tells; least first."""
+    return next((place for place, word in enumerate(TELLING) if word in name), len(TELLING))
+
+
+def telling(line: Mapping[str, Any], most: int = 3) -> dict[str, float]:
+    """The figures of a line that tell most."""
+    found = figures(line)
+    return {name: found[name] for name in sorted(found, key=rank)[:most]}
+
+
+def position(line: Mapping[str, Any]) -> str:
+    """Where in the training a line is: its stage and its first counter."""
+    counter = next((f"{name} {line[name]}" for name in line if name in COUNTERS), "")
+    return f"{line.get('stage', '')} {counter}".strip()
+
+
+def describe(line: Mapping[str, Any]) -> str:
+    """A whole line; how much of the training is done as a percentage."""
+    told = []
+    for name, value in line.items():
+        if name == "done":
+            told.append(f"{value:.0%}")
+        else:
+            told.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
+    return "  ".join(told)

@@ -1,0 +1,66 @@
+"""``resume=FOLDER``: which folders a training can go on in, and that it goes on with the settings it began with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from hadoppler.envs.errors import HadopplerError
+from hadoppler.scripts.report import plain
+from hadoppler.scripts.run_state import held
+
+FREE = ("resume", "tracking", "pictures")
+"""Settings that may change, because they do not touch what is trained."""
+
+
+class ResumeError(HadopplerError):
+    """A training cannot go on in the folder that was given."""
+
+
+def is_training(folder: str | Path) -> bool:
+    """Whether ``hadoppler train`` began in a folder."""
+    return _settings(folder) is not None
+
+
+def check_resume(config: DictConfig, folder: str) -> None:
+    """Refuse a folder before anything in it is touched.
+
+    Raises:
+        ResumeError: it is not a training's, or its settings were others.
+        RunningError: a training is under way in it.
+    """
+    began = _settings(folder)
+    if began is None:
+        raise ResumeError(f"resume={folder} is no folder of hadoppler train; give one that holds its run.json.")
+    with held(Path(folder)):
+        pass
+    given = plain(OmegaConf.to_container(config, resolve=True))
+    now, then = dict(_flat(given)), dict(_flat(began))
+    for key in sorted({**now, **then}, key=lambda key: key.count(".")):
+        if key.partition(".")[0] not in FREE and now.get(key, ...) != then.get(key, ...):
+            here = f"is {now[key]!r}" if key in now else "is not given"
+            there = f"began with {then[key]!r}" if key in then else "began without it"
+            raise ResumeError(f"{key} {here}, but the training in {folder} {there}; give the settings it began with.")
+
+
+def _settings(folder: str | Path) -> dict[str, Any] | None:
+    """The settings that a training began with; None if the folder is not a training's."""
+    try:
+        record = json.loads((Path(folder) / "run.json").read_text(encoding="utf-8"))
+        config = record["config"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return config if isinstance(config, dict) and "agent" in config else None
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting by its full name; an empty group stands for itself."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -4,7 +4,8 @@ After Zhou et al., "GDP: Generalized Device Placement for Dataflow Graphs" (2019
 GraphSAGE with pooled neighbours, then attention that recurs over segments of the topological order as in
 Transformer-XL. Our choices: devices are scored through an embedding of what they are, so that no size depends on how
 many there are; devices carry random numbers, for equal ones would get equal logits for every operation, and operations
-carry their positions, for shards that are alike would get equal logits too.
+carry their positions, for shards that are alike would get equal logits too (GDP leaves positions out;
+``positions=False`` does too).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import SAGEConv
 
+from ...envs.errors import TrainingError
 from ...envs.placement import PlacementProblem
 from ...envs.placement.features import NODE_FEATURES, static_features
 from .choices import draw, score_choices
@@ -39,7 +41,7 @@ class GdpProblem(NamedTuple):
     order: Tensor
     """int64 [N] topological"""
     nodes: Tensor
-    """[N, 6 + WAVES] static features and positions"""
+    """[N, 6 + WAVES] static features, and positions if wanted"""
     edges: Tensor
     """int64 [2, 2 E] both directions"""
     devices: Tensor
@@ -61,12 +63,29 @@ class GdpPolicy(FixedOrderPolicy):
         layers: of attention.
         heads: of attention.
         segment: operations per segment; each attends to its own and, without gradients, to the one before.
+        positions: whether operations carry their positions in the order.
+
+    Raises:
+        TrainingError: ``width`` is no multiple of ``heads``.
     """
 
-    def __init__(self, width: int = 64, rounds: int = 3, layers: int = 2, heads: int = 4, segment: int = 64) -> None:
+    def __init__(
+        self,
+        width: int = 64,
+        rounds: int = 3,
+        layers: int = 2,
+        heads: int = 4,
+        segment: int = 64,
+        positions: bool = True,
+    ) -> None:
         super().__init__()
-        self.options = {"width": width, "rounds": rounds, "layers": layers, "heads": heads, "segment": segment}
-        self.node = nn.Linear(len(NODE_FEATURES) + WAVES, width)
+        if width % heads:
+            raise TrainingError(f"width is {width}; expected a multiple of heads, {heads}.")
+        self.options = {
+            "width": width, "rounds": rounds, "layers": layers,
+            "heads": heads, "segment": segment, "positions": positions,
+        }  # fmt: skip
+        self.node = nn.Linear(len(NODE_FEATURES) + WAVES * positions, width)
         self.neighbours = nn.ModuleList(SAGEConv(width, width, aggr="max", project=True) for _ in range(rounds))
         self.attention = nn.ModuleList(SegmentAttention(width, heads, segment) for _ in range(layers))
         self.query = nn.Linear(width, width, bias=False)
@@ -80,9 +99,10 @@ class GdpPolicy(FixedOrderPolicy):
         order = problem.graph.topological_order.astype(np.int64)
         edges = static.edge_index.astype(np.int64)
         marks = rng.standard_normal((problem.d, MARKS)).astype(np.float32)
+        columns = (static.nodes, _waves(np.argsort(order))) if self.options["positions"] else (static.nodes,)
         return GdpProblem(
             order=torch.from_numpy(order),
-            nodes=torch.from_numpy(np.concatenate((static.nodes, _waves(np.argsort(order))), axis=1)),
+            nodes=torch.from_numpy(np.concatenate(columns, axis=1)),
             edges=torch.from_numpy(np.concatenate((edges, edges[::-1]), axis=1)),
             devices=torch.from_numpy(np.concatenate((_device_inputs(problem), marks), axis=1)),
             allowed=torch.from_numpy(np.array(problem.allowed)),

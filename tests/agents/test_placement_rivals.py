@@ -19,7 +19,7 @@ from hadoppler.agents.placement.gdp import GdpPolicy, SegmentAttention  # noqa: 
 from hadoppler.agents.placement.joint import JointPolicy  # noqa: E402
 from hadoppler.agents.placement.placeto import PlacetoPolicy  # noqa: E402
 from hadoppler.agents.placement.policy import Exploration, PlacementPolicy  # noqa: E402
-from hadoppler.envs.errors import PlacementError  # noqa: E402
+from hadoppler.envs.errors import PlacementError, TrainingError  # noqa: E402
 from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, makespans  # noqa: E402
 from hadoppler.envs.placement.workloads import chainmm, fork_join, layered_random  # noqa: E402
 
@@ -279,13 +279,17 @@ def test_scores_do_not_depend_on_chunks(policy: type[PlacementPolicy], monkeypat
             torch.testing.assert_close(here, there, rtol=1e-3, atol=1e-3)
 
 
-def test_joint_refuses_placements_that_cannot_be_followed() -> None:
-    made = make(JointPolicy)
-    problem = PlacementProblem.raw(DataflowGraph.build(flops=[1, 1], edges=[(0, 1)], edge_bytes=[1]), 2)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_placements_that_cannot_be_followed_are_refused(policy: type[PlacementPolicy]) -> None:
+    graph = DataflowGraph.build(flops=[1, 1], edges=[(0, 1)], edge_bytes=[1])
+    problem = PlacementProblem.raw(graph.with_pins(np.array([[1, 1], [0, 1]], dtype=bool)), 2)
+    made = make(policy)
     prepared = made.prepare(problem, rng())
-    for assignment, order in (([0, 0], [1, 0]), ([0, 2], [0, 1])):
-        with pytest.raises(PlacementError, match="cannot be placed"):
-            made.follow(prepared, [assignment], [order])
+    wrong = [([0, 2], [0, 1]), ([0, -1], [0, 1]), ([1, 0], [0, 1])]
+    wrong += [([0, 1], [1, 0])] if policy is JointPolicy else []
+    for assignment, order in wrong:
+        with pytest.raises(PlacementError, match="cannot be (placed|followed)"):
+            made.follow(prepared, [[1, 1], assignment], [[0, 1], order])
 
 
 def test_placeto_groups() -> None:
@@ -307,14 +311,21 @@ def test_placeto_sees_what_was_placed() -> None:
     assert abs(places[0][1] - places[1][1]) > 1e-3
 
 
-def test_gdp_tells_equal_devices_and_shards_apart() -> None:
-    """Without a difference in the graph, devices get different logits, and so do the shards of one operation."""
-    made = make(GdpPolicy)
+@pytest.mark.parametrize("positions", [True, False])
+def test_gdp_tells_equal_devices_and_shards_apart(positions: bool) -> None:
+    """Without a difference in the graph, devices get different logits; shards do if they carry their positions."""
+    made = make(GdpPolicy, positions=positions)
     problem = PlacementProblem(chainmm(), Topology.preset("4xP100"))
     with torch.no_grad():
         logits = made.logits(made.prepare(problem, rng()))
     assert logits.std(dim=1).min() > 0.05
-    assert len(torch.unique(logits[:, 0].round(decimals=4))) > 0.9 * problem.n
+    different = len(torch.unique(logits[:, 0].round(decimals=3)))
+    assert different > 0.9 * problem.n if positions else different < 0.5 * problem.n
+
+
+def test_gdp_refuses_a_width_that_its_heads_cannot_share() -> None:
+    with pytest.raises(TrainingError, match="multiple of heads, 4"):
+        GdpPolicy(width=30)
 
 
 def test_segments_attend_to_themselves_and_the_one_before() -> None:

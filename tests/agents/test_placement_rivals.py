@@ -288,7 +288,7 @@ def test_placements_that_cannot_be_followed_are_refused(policy: type[PlacementPo
     wrong = [([0, 2], [0, 1]), ([0, -1], [0, 1]), ([1, 0], [0, 1])]
     wrong += [([0, 1], [1, 0])] if policy is JointPolicy else []
     for assignment, order in wrong:
-        with pytest.raises(PlacementError, match="cannot be (placed|followed)"):
+        with pytest.raises(PlacementError, match=r"cannot be (placed|followed)"):
             made.follow(prepared, [[1, 1], assignment], [[0, 1], order])
 
 

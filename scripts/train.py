@@ -31,6 +31,12 @@ class TrainConfig:
 
     agent: dict[str, Any] = MISSING
     tracking: dict[str, Any] = MISSING
+    graph: dict[str, Any] | None = None
+    topology: dict[str, Any] | None = None
+    problems: dict[str, Any] | None = None
+    stage: dict[str, Any] | None = None
+    model: str | None = None
+    order: str = "fifo"
     seed: int = 0
     resume: str | None = None
     pictures: bool = True

@@ -21,6 +21,7 @@ SHIPPED = Path(__file__).with_name("policy.pt")
 KIND = "hadoppler placement policy"
 POLICIES = {
     "doppler": "doppler:DopplerPolicy",
+    "doppler_stepwise": "stepwise:StepwisePolicy",
     "placeto": "placeto:PlacetoPolicy",
     "gdp": "gdp:GdpPolicy",
     "joint": "joint:JointPolicy",

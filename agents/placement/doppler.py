@@ -147,20 +147,20 @@ class DopplerPolicy(PlacementPolicy):
             0.0 if self.halves == "place" else how.select_temperature, how.place_temperature, how.epsilon
         )
         streams = rng.integers(1, 2**63, size=episodes, dtype=np.uint64)
-        kept = _new_record(prepared, episodes, record)
+        kept = new_record(prepared, episodes, record)
         unit = prepared.inputs.unit / prepared.inputs.scale
 
         def play(first: int, last: int) -> None:
             kernels.play(batch.arrays, batch.scales, batch.state, policy, choice, unit, streams, first, last, kept)
 
         _in_slices(play, episodes, threads)
-        return _trajectories(batch, kept)
+        return self.finished(batch, kept)
 
     def follow(self, prepared: Prepared, assignments: ArrayLike, orders: ArrayLike) -> Trajectories:
         order = np.ascontiguousarray(np.atleast_2d(orders), np.int32)
         assignment = np.ascontiguousarray(np.atleast_2d(assignments), np.int32)
         batch = EpisodeBatch(prepared.problem, len(order), prepared.inputs.scale)
-        kept = _new_record(prepared, len(order), True)
+        kept = new_record(prepared, len(order), True)
         unit = prepared.inputs.unit / prepared.inputs.scale
         wrong = kernels.follow(batch.arrays, batch.scales, batch.state, unit, order, assignment, 0, len(order), kept)
         if wrong >= 0:
@@ -168,7 +168,13 @@ class DopplerPolicy(PlacementPolicy):
                 f"{prepared.problem.graph.title}: placement {wrong} cannot be followed; its order must respect the "
                 "edges and its devices the pins."
             )
-        return _trajectories(batch, kept)
+        return self.finished(batch, kept)
+
+    def finished(self, batch: EpisodeBatch, record: kernels.Record) -> Trajectories:
+        """What a batch at its end has played."""
+        state = batch.state
+        records = {"features": record.features, "ready": state.ready.copy(), "ready_ptr": state.ready_ptr.copy()}
+        return Trajectories(state.order.copy(), record.devices, records)
 
     def score(self, prepared: Prepared, trajectories: Trajectories) -> Scores:
         found = self.embeddings(prepared.inputs)
@@ -224,18 +230,13 @@ def _array(values: Tensor) -> Any:
     return np.ascontiguousarray(values.cpu().numpy())
 
 
-def _new_record(prepared: Prepared, episodes: int, features: bool) -> kernels.Record:
+def new_record(prepared: Prepared, episodes: int, features: bool) -> kernels.Record:
+    """Room for what episodes leave behind, with device features or without."""
     n, d = prepared.problem.n, prepared.problem.d
     return kernels.Record(
         np.empty((episodes, n), np.int32),
         np.empty((episodes, n if features else 0, d, len(kernels.COLUMNS)), np.float32),
     )
-
-
-def _trajectories(batch: EpisodeBatch, record: kernels.Record) -> Trajectories:
-    state = batch.state
-    records = {"features": record.features, "ready": state.ready.copy(), "ready_ptr": state.ready_ptr.copy()}
-    return Trajectories(state.order.copy(), record.devices, records)
 
 
 def _in_slices(run: Any, episodes: int, threads: int) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 
 from hadoppler import place
-from hadoppler.envs.placement import Device, PlacementProblem, Topology, lower_bounds, make_graph
+from hadoppler.envs.placement import PlacementProblem, Topology, lower_bounds, make_graph
 
 GRAPHS = ("chainmm", "ffnn", "llama_block", "llama_layer")
 LISTS = ("critical_path", "heft", "peft", "etf", "enumerative", "portfolio")
@@ -29,19 +28,7 @@ Cell = dict[str, Any]
 
 def regime(bandwidth: float, speeds: tuple[float, ...], contention: str) -> Topology:
     """P100s at these speeds, every pair joined at ``bandwidth`` bytes/s."""
-    base = Topology.preset("4xP100")
-
-    def scaled(device: Device, speed: float) -> Device:
-        return replace(
-            device,
-            kind=device.kind if speed == 1 else f"{device.kind}*{speed:g}",
-            flops_per_s=device.flops_per_s * speed,
-            kind_flops_per_s={kind: rate * speed for kind, rate in device.kind_flops_per_s.items()},
-            memory_bytes_per_s=device.memory_bytes_per_s * speed,
-        )
-
-    devices = tuple(scaled(device, speed) for device, speed in zip(base.devices, speeds, strict=True))
-    return replace(base, devices=devices).with_links(bandwidth=bandwidth, contention=contention)  # type: ignore[arg-type]
+    return Topology.at_speeds("4xP100", speeds, bandwidth=bandwidth, contention=contention)  # type: ignore[arg-type]
 
 
 def cells(part: str, seconds: float, quick: bool) -> Iterator[Cell]:

@@ -12,7 +12,7 @@ from ...envs.placement import Placement, PlacementProblem
 from .policy import Exploration, PlacementPolicy
 from .rewards import RewardSource
 
-SAMPLE_TEMPERATURES = ((1.0, 1.0), (0.0, 1.0), (0.0, 0.5), (1.0, 0.5))
+SAMPLE_TEMPERATURES = ((1.0, 1.0), (1.0, 0.5), (0.0, 0.5), (1.0, 0.25))
 """(of the operation, of the device): a quarter of the samples each (our choice)."""
 REFINE_STARTS = 4
 """Local search starts from so many of the best samples."""

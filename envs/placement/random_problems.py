@@ -7,13 +7,12 @@ What a policy that shall place graphs that it has never seen is trained on; also
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
 from .graph import DataflowGraph
 from .problem import PlacementProblem
-from .topology import Device, Topology
+from .topology import Contention, Topology
 from .workloads import make_graph
 
 MOST_OPERATIONS = 500
@@ -40,28 +39,12 @@ def draw_topology(rng: np.random.Generator) -> Topology:
     """Two to eight P100s, in half of the cases of unequal speeds, with links of 2 to 50 GB/s."""
     count = int(rng.choice((2, 3, 4, 4, 5, 6, 8, 8)))
     speeds = rng.choice(SPEEDS, size=count) if rng.random() < 0.5 else np.ones(count)
-    base = Topology.preset("4xP100")
-    devices = tuple(_scaled(base.devices[0], float(speed / speeds.max())) for speed in speeds)
     bandwidth = np.full((count, count), float(np.exp(rng.uniform(np.log(2e9), np.log(5e10)))))
     if count >= 4 and rng.random() < 0.25:  # two groups, with faster links inside each
         group = np.arange(count) < count // 2
         bandwidth[group[:, None] == group[None, :]] *= float(rng.choice((2.0, 4.0)))
-    return replace(
-        Topology.uniform(count, bandwidth=bandwidth, latency=1e-5),
-        devices=devices,
-        contention="ports" if rng.random() < 0.8 else "none",
-        name=f"{count} random devices",
-    )
-
-
-def _scaled(device: Device, speed: float) -> Device:
-    return replace(
-        device,
-        kind=device.kind if speed == 1 else f"{device.kind}*{speed:g}",
-        flops_per_s=device.flops_per_s * speed,
-        kind_flops_per_s={kind: rate * speed for kind, rate in device.kind_flops_per_s.items()},
-        memory_bytes_per_s=device.memory_bytes_per_s * speed,
-    )
+    contention: Contention = "ports" if rng.random() < 0.8 else "none"
+    return Topology.at_speeds("4xP100", speeds / speeds.max(), bandwidth=bandwidth, contention=contention)
 
 
 def _power(rng: np.random.Generator, low: int, high: int) -> int:

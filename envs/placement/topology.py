@@ -65,6 +65,16 @@ class Device:
             if not (_is_number(value) and value >= 0 and (not end or value < np.inf)):
                 raise TopologyError(f"device kind {self.kind}: {name} is {value!r}; expected a number from 0 up{end}.")
 
+    def at_speed(self, factor: float) -> Device:
+        """The same device with all rates times ``factor``; its kind tells the factor."""
+        return replace(
+            self,
+            kind=self.kind if factor == 1 else f"{self.kind}*{factor:g}",
+            flops_per_s=self.flops_per_s * factor,
+            kind_flops_per_s={kind: rate * factor for kind, rate in self.kind_flops_per_s.items()},
+            memory_bytes_per_s=self.memory_bytes_per_s * factor,
+        )
+
     def seconds(self, kind: Sequence[str], flops: NDArray, bytes_moved: NDArray) -> NDArray[np.float64]:
         """Roofline seconds of operations: overhead + max(FLOPs / FLOP/s, bytes / memory bandwidth)."""
         speed = np.array([self.kind_flops_per_s.get(name, self.flops_per_s) for name in kind])
@@ -228,6 +238,34 @@ class Topology:
             bandwidth=np.minimum(topology.bandwidth, limit),
             contention=cast(Contention, contention),
         )
+
+    @classmethod
+    def at_speeds(
+        cls,
+        name: str,
+        speeds: ArrayLike,
+        *,
+        bandwidth: ArrayLike = 1.2e10,
+        latency: ArrayLike = 1e-5,
+        contention: Contention = "ports",
+    ) -> Topology:
+        """The first device of a preset at several speeds, one factor per device.
+
+        Args:
+            bandwidth: bytes/s, one number or [D, D].
+            latency: seconds.
+
+        Raises:
+            TopologyError: a number is not usable.
+            UnknownNameError: no preset has this name.
+        """
+        links = cls.uniform(speeds=speeds, bandwidth=bandwidth, latency=latency, contention=contention)
+        device, factors = cls.preset(name).devices[0], np.asarray(speeds, dtype=np.float64).reshape(-1)
+        devices = tuple(device.at_speed(factor) for factor in factors.tolist())
+        rates = links.bandwidth[~np.eye(links.d, dtype=bool)]
+        shown = f"{rates.min() / 1e9:g} GB/s" if rates.size else "alone"
+        told = f"{device.kind} at {' '.join(f'{factor:g}' for factor in factors)}, {shown}"
+        return replace(links, name=told, devices=devices, source=f"{name} at speeds, our choice")
 
     @classmethod
     def this_machine(cls, devices: int | None = None) -> Topology:

@@ -538,3 +538,18 @@ def test_pins_and_devices_must_agree() -> None:
     assert problem.best_s.tolist() == problem.mean_s.tolist() == [0.4]
     with pytest.raises(PlacementError, match="pins speak of 2 devices, the topology has 3"):
         PlacementProblem(graph, Topology.uniform(3))
+
+
+def test_presets_at_other_speeds() -> None:
+    base = Topology.preset("4xP100")
+    topology = Topology.at_speeds("4xP100", [1, 0.5], bandwidth=3e9, contention="none")
+    assert [device.kind for device in topology.devices] == ["P100", "P100*0.5"]
+    assert topology.devices[0] == base.devices[0]
+    assert topology.devices[1].flops_per_s == base.devices[0].flops_per_s / 2
+    assert topology.devices[1].kind_flops_per_s["matmul"] == base.devices[0].kind_flops_per_s["matmul"] / 2
+    assert topology.devices[1].memory_bytes == base.devices[0].memory_bytes
+    assert topology.name == "P100 at 1 0.5, 3 GB/s"
+    assert topology.bandwidth[0, 1] == 3e9
+    assert Topology.at_speeds("mixed", [2]).d == 1
+    with pytest.raises(TopologyError, match="flops_per_s is -1"):
+        Topology.at_speeds("4xP100", [1, -1])

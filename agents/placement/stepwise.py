@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numba import njit
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -97,15 +98,15 @@ class StepwisePolicy(DopplerPolicy):
     ) -> Trajectories:
         """Play episodes: per step one set of tensor operations over all of them."""
         how, generator = exploration or Exploration(), torch_seed(rng)
-        inputs, unit = prepared.inputs.to(self.device), prepared.inputs.unit / prepared.inputs.scale
+        inputs = prepared.inputs.to(self.device)
         batch, kept = EpisodeBatch(prepared.problem, episodes, inputs.scale), new_record(prepared, episodes, True)
         for step in range(prepared.problem.n):
-            states = _current_states(batch, inputs.unit, self.device)
+            states = current_states(batch, inputs)
             known = self.look(inputs, states)
             logits = self.select_logits(inputs, states, known)
             chosen = draw(logits, states.candidate, how.select_temperature, how.epsilon, generator)
             operations = chosen.cpu().numpy()
-            _relative_features(batch.device_features(operations), unit, kept.features[:, step])
+            kept.features[:, step] = device_features(batch, operations, inputs)
             features = torch.from_numpy(kept.features[:, step]).to(self.device)
             logits = self.device_logits(inputs, states, known, chosen, features)
             devices = draw(logits, _allowed(features), how.place_temperature, how.epsilon, generator)
@@ -212,17 +213,25 @@ def make_states(devices: Tensor, candidate: Tensor, end: Tensor, load: Tensor) -
     return States(shown.transpose(0, 1), sits.float(), candidate)
 
 
-def _current_states(batch: EpisodeBatch, unit: float, device: torch.device) -> States:
-    """Where all episodes of a batch stand; ``unit`` is a mean computation in seconds."""
+def current_states(batch: EpisodeBatch, inputs: ProblemInputs) -> States:
+    """Where all episodes of a batch stand, on the device of the inputs."""
     state = batch.state
-    load = np.log1p((state.computed - state.computed.min(axis=1, keepdims=True)) / unit)
+    load = np.log1p((state.computed - state.computed.min(axis=1, keepdims=True)) / inputs.unit)
     arrays = (
         state.assignment.astype(np.int64),
         state.slot >= 0,
         (state.end / batch.scale).astype(np.float32),
         load.astype(np.float32),
     )
-    return make_states(*(torch.from_numpy(array).to(device) for array in arrays))
+    return make_states(*(torch.from_numpy(array).to(inputs.nodes.device) for array in arrays))
+
+
+def device_features(batch: EpisodeBatch, operations: NDArray[np.int64], inputs: ProblemInputs) -> NDArray[np.float32]:
+    """[B, D, F] the devices as candidate ``operations`` [B] see them, columns ``rollout_kernels.COLUMNS``."""
+    raw = batch.device_features(operations)
+    out = np.empty((*raw.shape[:2], len(kernels.COLUMNS)), np.float32)
+    _relative_features(raw, inputs.unit / inputs.scale, out)
+    return out
 
 
 def _replay(seen: dict[str, Tensor]) -> Replay:

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
 
-from hadoppler.agents.placement import rollout_kernels as kernels  # noqa: E402
+from hadoppler.agents.placement import doppler, rollout_kernels as kernels  # noqa: E402
 from hadoppler.agents.placement.critical_path import tied_candidates  # noqa: E402
 from hadoppler.agents.placement.doppler import DopplerPolicy, select_scores  # noqa: E402
 from hadoppler.agents.placement.inputs import path_jumps, path_sums  # noqa: E402
@@ -129,6 +129,26 @@ def test_the_compiled_logits_equal_the_network_after_every_step() -> None:
             kernels.place_logits(arrays, v, total, features, *scratch, logit)
             np.testing.assert_allclose(logit, expected[b, step], atol=2e-5)
             total[played.devices[b, step]] += arrays.placed[v]
+
+
+@pytest.mark.parametrize("case", ["pinned", "raw", "one operation"])
+def test_scores_and_gradients_do_not_depend_on_chunks(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step, some steps with a shorter rest, and all of them at once."""
+    problem, policy = CASES[case], make(width=16, second=8)
+    prepared = policy.prepare(problem, rng())
+    played = policy.roll_out(prepared, 3, rng(1))
+    weights, answers = torch.randn(3, problem.n, generator=torch.Generator().manual_seed(0)), []
+    for numbers in (1, 7 * 3 * problem.d * 16, 1 << 30):
+        monkeypatch.setattr(doppler, "SCORED_AT_ONCE", numbers)
+        policy.zero_grad()
+        scores = policy.score(prepared, played)
+        (weights * (scores.place + scores.place_entropy)).sum().backward()
+        grads = [torch.zeros(()) if weight.grad is None else weight.grad.clone() for weight in policy.parameters()]
+        answers.append((scores.place.detach(), grads))
+    for place, grads in answers[:-1]:
+        torch.testing.assert_close(place, answers[-1][0], rtol=1e-5, atol=1e-5)
+        for here, there in zip(grads, answers[-1][1], strict=True):
+            torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-4)
 
 
 def test_samples_follow_the_probabilities() -> None:

@@ -13,7 +13,8 @@ COMMANDS = {
     "place": "place the operations of a graph on devices and compare methods",
     "simulate": "run jobs on a cluster of unequal GPUs and compare schedulers",
     "profile": "measure how fast your own model trains on this machine, for simulations",
-    "train": "train a policy that schedules a cluster",
+    "train": "train a policy that places graphs, or one that schedules a cluster",
+    "evaluate": "judge a trained placement policy on any graphs and devices, as it is or fine-tuned",
     "demo": "place two graphs with ten methods and draw the best, in a minute or two",
 }
 

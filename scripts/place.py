@@ -16,7 +16,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from rich.console import Console
 
 from hadoppler import PLACEMENTS, place
-from hadoppler.envs.errors import MissingExtraError, PlacementError
+from hadoppler.envs.errors import CheckpointError, MissingExtraError, PlacementError
 from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.report import print_placements, write_results, write_run_record
 
@@ -65,7 +65,7 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
             status.update(f"{name} ({len(answers) + len(failures) + 1} of {len(methods)})")
             try:
                 answers[name] = place(name, problem, seed=config.seed, order=config.order, **options)
-            except (PlacementError, MissingExtraError) as error:
+            except (PlacementError, CheckpointError, MissingExtraError) as error:
                 failures[name] = str(error)
             except Exception as error:  # a defect, perhaps another package's: the other methods' work is kept
                 path = folder / f"{name}.traceback.txt"
@@ -90,12 +90,17 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
 
 def compile_kernels(problem: PlacementProblem, order: str) -> None:
     """Run the compiled code once on a tiny graph, so that no method's decision time holds its compilation."""
+    tiny = tiny_problem(problem)
+    place("portfolio", tiny, order=order)
+    place("annealing", tiny, order=order, calls=2)
+
+
+def tiny_problem(problem: PlacementProblem) -> PlacementProblem:
+    """Two operations on the same devices."""
     from hadoppler.envs.placement import DataflowGraph
 
     graph = DataflowGraph.build(flops=[1.0, 1.0], edges=[(0, 1)], out_bytes=[1.0, 1.0])
-    tiny = replace(problem, graph=graph)
-    place("portfolio", tiny, order=order)
-    place("annealing", tiny, order=order, calls=2)
+    return replace(problem, graph=graph)
 
 
 def chosen_methods(config: DictConfig) -> dict[str, dict[str, Any]]:

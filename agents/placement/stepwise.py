@@ -8,7 +8,7 @@ shows of the state is our choice, the paper leaves it open.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -94,9 +94,11 @@ class StepwisePolicy(DopplerPolicy):
         episodes: int,
         rng: np.random.Generator,
         exploration: Exploration | None = None,
-        **_: Any,
+        *,
+        record: bool = True,
+        threads: int = 1,
     ) -> Trajectories:
-        """Play episodes: per step one set of tensor operations over all of them."""
+        """Play episodes: per step one set of tensor operations over all of them; the last two options do nothing."""
         how, generator = exploration or Exploration(), torch_seed(rng)
         inputs = prepared.inputs.to(self.device)
         batch, kept = EpisodeBatch(prepared.problem, episodes, inputs.scale), new_record(prepared, episodes, True)

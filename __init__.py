@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .baselines.placement.methods import METHODS
 from .envs.registration import register_environments
 
 if TYPE_CHECKING:
@@ -15,25 +16,7 @@ register_environments()
 __version__ = "0.1.0"
 __all__ = ["PLACEMENTS", "__version__", "make_scheduler", "place"]
 
-PLACEMENTS: dict[str, str] = {
-    "single_device": "hadoppler.baselines.placement.simple:single_device",
-    "round_robin": "hadoppler.baselines.placement.simple:round_robin",
-    "random": "hadoppler.baselines.placement.simple:random_placement",
-    "tensor_parallel": "hadoppler.baselines.placement.parallelism:tensor_parallel",
-    "pipeline": "hadoppler.baselines.placement.parallelism:pipeline",
-    "critical_path": "hadoppler.baselines.placement.critical_path:critical_path",
-    "heft": "hadoppler.baselines.placement.heft:heft",
-    "peft": "hadoppler.baselines.placement.peft:peft",
-    "etf": "hadoppler.baselines.placement.etf:etf",
-    "dls": "hadoppler.baselines.placement.dls:dls",
-    "min_min": "hadoppler.baselines.placement.min_min:min_min",
-    "enumerative": "hadoppler.baselines.placement.enumerative:enumerative",
-    "portfolio": "hadoppler.baselines.placement.portfolio:portfolio",
-    "annealing": "hadoppler.baselines.placement.annealing:annealing",
-    "doppler": "hadoppler.agents.placement.learned:doppler",
-    "cp_sat": "hadoppler.baselines.placement.cp_sat:cp_sat",
-    "file": "hadoppler.baselines.placement.file:from_file",
-}
+PLACEMENTS: dict[str, str] = METHODS | {"doppler": "hadoppler.agents.placement.learned:doppler"}
 """Placement methods: name -> ``module:function``. Other packages add theirs through the entry point
 group ``hadoppler.placements``. A method is called as ``method(problem, rng=, execution=, **options)``
 and returns a ``Placement``."""

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import hadoppler
+from hadoppler.baselines.placement.methods import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -147,7 +148,7 @@ HEAVY = {"torch", "torch_geometric", "stable_baselines3", "sb3_contrib", "ray", 
 
 def test_envs_and_baselines_import_without_torch() -> None:
     modules = [name for name in PACKAGES if name.startswith(("hadoppler.envs", "hadoppler.baselines"))]
-    modules += [target.partition(":")[0] for target in hadoppler.PLACEMENTS.values()]
+    modules += [target.partition(":")[0] for target in METHODS.values()]
     code = f"import sys, {', '.join(modules)}; print(sorted({HEAVY!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout == "[]\n", done.stderr

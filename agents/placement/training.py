@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...baselines.placement.methods import METHODS
 from ...baselines.placement.registry import run_method
 from ...envs.errors import CheckpointError, TrainingError
 from ...envs.placement import Placement, PlacementProblem
@@ -325,10 +326,8 @@ def new_policy(plan: PlacementPlan) -> PlacementPolicy:
 def ask_teacher(
     method: str, problem: PlacementProblem, seed: int, execution: str, options: Mapping[str, Any]
 ) -> Placement:
-    """A placement of a method of ``hadoppler.place``."""
-    from ... import PLACEMENTS
-
-    return run_method(method, problem, PLACEMENTS, seed=seed, order=execution, options=options)
+    """A placement of a method that does not learn, or of another package's."""
+    return run_method(method, problem, METHODS, seed=seed, order=execution, options=options)
 
 
 def _tupled(value: Any) -> Any:

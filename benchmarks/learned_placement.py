@@ -53,7 +53,7 @@ def cells(part: str, quick: bool) -> Iterator[tuple[str, list[str]]]:
     if part in ("rivals", "all"):
         eight = ([f"graph={graph}", "graph.devices=8", "topology.devices=8"] for graph in graphs[2:])
         for settings in [[f"graph={graph}"] for graph in graphs] + list(eight):
-            for rival in ("doppler", "placeto", "gdp", "joint", "placeto_expert", "gdp_expert", "joint_expert"):
+            for rival in ("doppler", "placeto", "gdp", "joint", "gdp_expert", "joint_expert"):
                 yield f"rivals/{rival}", settings
     if part in ("ablations", "all"):
         for graph in graphs[:2]:
@@ -169,7 +169,7 @@ def compute(part: str, folder: Path, quick: bool) -> list[Row]:
             if name.startswith(("main/", "regimes/")):
                 problem = train_cell(name, settings, folder, quick)[2]
                 order = "priority" if name.endswith("_priority") else "fifo"
-                row |= heuristics(problem, order, row["calls"], 1.0 if quick else 60.0 if "regimes" in name else 10.0)
+                row |= heuristics(problem, order, row["calls"], 1.0 if quick else 30.0 if "regimes" in name else 10.0)
             with path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
         rows.append(row)

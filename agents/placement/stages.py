@@ -128,7 +128,7 @@ class Simulation:
         self_imitation: weight of the best placements' log-probability in ``reinforce`` and ``ppo``.
     """
 
-    updates: int = 300
+    updates: int = 200
     batch: int = 64
     algorithm: Algorithm = "expert"
     learning_rate: tuple[float, float] = (2e-3, 1e-4)
@@ -140,8 +140,8 @@ class Simulation:
     clip: float = 0.2
     gradient: float = 0.1
     search_every: int = 10
-    search_until: float = 0.6
-    search_calls: int = 100_000
+    search_until: float = 0.5
+    search_calls: int = 60_000
     search_starts: int = 8
     search_heat: tuple[float, float] = (3e-3, 5e-4)
     imitations: int = 4

@@ -7,7 +7,7 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -185,7 +185,9 @@ def one_sentence(error: Exception, name: str, arguments: Sequence[str] = ()) -> 
         r"Key '(?P<key>[^']+)' (?:is not in struct|not in)", text
     )
     if unknown:
-        return f"there is no setting {unknown['key']!r}; {_nearest(unknown['key'], _valid_keys(name, arguments))}"
+        key = unknown["key"]
+        left_out = _left_out(key, name, arguments)
+        return left_out or f"there is no setting {key!r}; {_nearest(key, _valid_keys(name, arguments))}"
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(cause, OmegaConfBaseException):
         text = (str(cause).splitlines() or [type(cause).__name__])[0]
@@ -236,6 +238,21 @@ def _valid_keys(name: str, arguments: Sequence[str]) -> list[str]:
             return list(_keys(hydra.compose(name)))
 
 
+def _left_out(key: str, name: str, arguments: Sequence[str]) -> str | None:
+    """The sentence if a choice leaves out the group of ``key``, which the command has otherwise; None if none does."""
+    root = key.partition(".")[0]
+    with hydra.initialize_config_module("hadoppler.conf", version_base="1.3"):
+        groups = GlobalHydra.instance().config_loader().list_groups("")
+        if root not in groups or not hydra.compose(name).get(root):
+            return None
+        chosen = [item.partition("=") for item in arguments]
+        for group, choice in [(group, choice) for group, _, given in chosen for choice in given.split(",")]:
+            with suppress(HydraException):
+                if group in groups and group != root and not hydra.compose(name, [f"{group}={choice}"]).get(root):
+                    return f"{root} does not go with {group}={choice}; leave it out, or choose another {group}."
+    return None
+
+
 def _nearest(key: str, valid: Sequence[str]) -> str:
     """Valid settings close to ``key``: beside it, or of its name elsewhere."""
     parent, _, last = key.rpartition(".")
@@ -244,7 +261,9 @@ def _nearest(key: str, valid: Sequence[str]) -> str:
     beside = {item.rpartition(".")[2]: item for item in valid if item.rpartition(".")[0] == parent}
     near = [beside[item] for item in get_close_matches(last, beside, n=2)]
     near = near or [item for item in valid if item.endswith(f".{last}")]
-    return f"did you mean {' or '.join(near)}?" if near else f"valid ones are {', '.join(beside.values())}."
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"valid ones are {', '.join(beside.values())}." if beside else f"there are none in {parent}."
 
 
 def _keys(config: DictConfig, prefix: str = "") -> list[str]:

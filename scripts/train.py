@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,10 @@ class TrainConfig:
 
     agent: dict[str, Any] = MISSING
     tracking: dict[str, Any] = MISSING
-    graph: dict[str, Any] | None = None
-    topology: dict[str, Any] | None = None
-    problems: dict[str, Any] | None = None
-    stage: dict[str, Any] | None = None
+    graph: dict[str, Any] = field(default_factory=dict)
+    topology: dict[str, Any] = field(default_factory=dict)
+    problems: dict[str, Any] = field(default_factory=dict)
+    stage: dict[str, Any] = field(default_factory=dict)
     model: str | None = None
     order: str = "fifo"
     seed: int = 0

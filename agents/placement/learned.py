@@ -15,7 +15,7 @@ from ...envs.errors import PlacementError
 from ...envs.placement import Placement, PlacementProblem
 from ...envs.placement.simulator import Order
 from .checkpoint import SHIPPED, load_policy
-from .decoding import decode, refine as search
+from .decoding import decode, decode_on_fewer, refine as search
 from .policy import PlacementPolicy
 from .rewards import SimulatedTime
 from .tasks import FEATURE_SEED
@@ -55,8 +55,11 @@ def doppler(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # products this small are slower on several
     try:
-        prepared = policy.prepare(problem, np.random.default_rng(FEATURE_SEED))
-        found = decode(policy, prepared, problem, reward, rng, samples)
+        if checkpoint is None:
+            found = decode_on_fewer(policy, problem, reward, rng, samples)
+        else:
+            prepared = policy.prepare(problem, np.random.default_rng(FEATURE_SEED))
+            found = decode(policy, prepared, problem, reward, rng, samples)
     finally:
         torch.set_num_threads(threads)
     best = found[0]

@@ -89,6 +89,23 @@ class PlacementProblem:
         """The same problem under another contention or memory rule."""
         return replace(self, contention=contention or self.contention, memory=memory or self.memory)
 
+    def on_devices(self, devices: ArrayLike) -> PlacementProblem:
+        """The same graph on some of the devices, given by number.
+
+        Raises:
+            PlacementError: pins leave an operation without a device.
+            TopologyError: a device does not exist or is named twice.
+        """
+        topology, graph = self.topology.subset(devices), self.graph
+        if graph.allowed is not None:
+            allowed = graph.allowed[:, np.asarray(devices, dtype=np.int64)]
+            if not allowed.any(axis=1).all():
+                v = int(np.argmin(allowed.any(axis=1)))
+                told = np.asarray(devices).tolist()
+                raise PlacementError(f"{graph.title}: operation {graph.ids[v]!r} may use none of the devices {told}.")
+            graph = graph.with_pins(allowed)
+        return replace(self, graph=graph, topology=topology)
+
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles hold the fields alone; what is derived is derived again, read-only as here."""
         return {item.name: getattr(self, item.name) for item in fields(self)}

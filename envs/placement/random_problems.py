@@ -14,6 +14,7 @@ from .graph import DataflowGraph
 from .problem import PlacementProblem
 from .topology import Contention, Topology
 from .workloads import make_graph
+from .workloads.llama_cuts import even_cuts
 
 MOST_OPERATIONS = 500
 SPEEDS = (1.0, 1.0, 0.75, 0.5, 0.5, 0.25)
@@ -36,10 +37,10 @@ def draw_graph(rng: np.random.Generator) -> DataflowGraph:
 
 
 def draw_topology(rng: np.random.Generator) -> Topology:
-    """Two to eight P100s, in half of the cases of unequal speeds, with links of 2 to 50 GB/s."""
+    """Two to eight P100s, in half of the cases of unequal speeds, with links of 2 to 30 GB/s."""
     count = int(rng.choice((2, 3, 4, 4, 5, 6, 8, 8)))
     speeds = rng.choice(SPEEDS, size=count) if rng.random() < 0.5 else np.ones(count)
-    bandwidth = np.full((count, count), float(np.exp(rng.uniform(np.log(2e9), np.log(5e10)))))
+    bandwidth = np.full((count, count), float(np.exp(rng.uniform(np.log(2e9), np.log(3e10)))))
     if count >= 4 and rng.random() < 0.25:  # two groups, with faster links inside each
         group = np.arange(count) < count // 2
         bandwidth[group[:, None] == group[None, :]] *= float(rng.choice((2.0, 4.0)))
@@ -67,9 +68,10 @@ def _ffnn(rng: np.random.Generator) -> DataflowGraph:
 
 
 def _llama(rng: np.random.Generator, name: str) -> DataflowGraph:
-    heads = int(rng.choice((16, 32)))
-    sizes = {"sequence": _power(rng, 10, 12), "width": 128 * heads, "heads": heads}
-    return make_graph(name, **sizes, feedforward=int(rng.choice((2, 4))) * 128 * heads, devices=int(rng.choice((4, 8))))
+    heads = int(rng.choice((16, 24, 32)))
+    sizes = {"sequence": int(rng.choice((1024, 1680, 2048, 3360, 4096))), "width": 128 * heads, "heads": heads}
+    cuts = {"devices": int(rng.choice((4, 8)))} if rng.random() < 0.4 else {"cuts": even_cuts(int(rng.choice((2, 3, 4, 5, 8))))}
+    return make_graph(name, **sizes, feedforward=int(rng.choice((2, 4))) * 128 * heads, **cuts)
 
 
 def _costs(rng: np.random.Generator) -> dict[str, float]:
@@ -94,6 +96,24 @@ def _chain(rng: np.random.Generator) -> DataflowGraph:
     return make_graph("chain", length=int(rng.integers(10, 120)), seed=rng, **_costs(rng))
 
 
+def _skips(rng: np.random.Generator) -> DataflowGraph:
+    """A chain in which some operations also read one a few steps back, as residual networks do."""
+    length, reach = int(rng.integers(10, 150)), int(rng.integers(2, 6))
+    costs, share = _costs(rng), float(rng.uniform(0.1, 0.6))
+    edges = [(v, v + 1) for v in range(length - 1)]
+    edges += [(v, v + reach) for v in range(length - reach) if rng.random() < share]
+    stored = costs["out_bytes"] * rng.lognormal(0.0, 1.0, length)
+    return DataflowGraph.build(
+        title="skips",
+        flops=costs["flops"] * rng.lognormal(0.0, 1.0, length),
+        out_bytes=stored,
+        bytes_moved=2 * stored,
+        edges=edges,
+        tensor=[source for source, _ in edges],
+        kind=["matmul"] * length,
+    )
+
+
 def _ladder(rng: np.random.Generator) -> DataflowGraph:
     return make_graph("ladder", rungs=int(rng.integers(5, 40)), seed=rng, **_costs(rng))
 
@@ -102,11 +122,12 @@ _GRAPHS: dict[str, tuple[float, Callable[[np.random.Generator], DataflowGraph]]]
     "random_program": (6.0, _random_program),
     "chainmm": (1.5, _chainmm),
     "ffnn": (1.5, _ffnn),
-    "llama_block": (1.0, lambda rng: _llama(rng, "llama_block")),
-    "llama_layer": (0.5, lambda rng: _llama(rng, "llama_layer")),
+    "llama_block": (1.5, lambda rng: _llama(rng, "llama_block")),
+    "llama_layer": (1.0, lambda rng: _llama(rng, "llama_layer")),
     "layered_random": (1.5, _layered),
     "fork_join": (1.5, _fork_join),
     "chain": (0.5, _chain),
+    "skips": (1.0, _skips),
     "ladder": (0.75, _ladder),
 }
 """Name -> weight, and how to draw one."""

@@ -169,6 +169,23 @@ class Topology:
             contention=contention or self.contention,
         )
 
+    def subset(self, devices: ArrayLike) -> Topology:
+        """Some of the devices, given by number, with the links between them.
+
+        Raises:
+            TopologyError: a device does not exist or is named twice, or none is named.
+        """
+        chosen = np.asarray(devices, dtype=np.int64).reshape(-1)
+        if not chosen.size or len(set(chosen.tolist())) < chosen.size or chosen.min() < 0 or chosen.max() >= self.d:
+            raise TopologyError(f"topology {self.name}: {chosen.tolist()} are no devices; it has 0 to {self.d - 1}.")
+        pairs = np.ix_(chosen, chosen)
+        return replace(
+            self,
+            devices=tuple(self.devices[number] for number in chosen),
+            bandwidth=self.bandwidth[pairs],
+            latency=self.latency[pairs],
+        )
+
     @classmethod
     def uniform(
         cls,

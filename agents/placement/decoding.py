@@ -69,7 +69,7 @@ def decode_on_fewer(
         devices = np.sort(best[:count])
         try:
             part = problem if count == problem.d else problem.on_devices(devices)
-        except PlacementError:  # an operation is pinned elsewhere
+        except PlacementError:  # pinned elsewhere, or too large for these
             continue
         prepared = policy.prepare(part, np.random.default_rng(FEATURE_SEED))
         for placement in decode(policy, prepared, part, reward, rng, share):

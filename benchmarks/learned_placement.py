@@ -47,7 +47,8 @@ def cells(part: str, quick: bool) -> Iterator[tuple[str, list[str]]]:
         for seed in seeds:
             yield from (("main/doppler", [f"graph={graph}", f"seed={seed}"]) for graph in graphs)
             yield "main/doppler_priority", ["graph=llama_block", f"seed={seed}"]
-        yield from (("main/doppler_published", [f"graph={graph}", "seed=0"]) for graph in graphs)
+        for row in ("published", "noisy"):
+            yield from ((f"main/doppler_{row}", [f"graph={graph}", "seed=0"]) for graph in graphs)
     if part in ("regimes", "all"):
         yield from ((f"regimes/{regime}", [f"graph={graph}"]) for regime in REGIMES for graph in graphs)
     if part in ("rivals", "all"):

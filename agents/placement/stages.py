@@ -47,7 +47,7 @@ class Learner:
             TrainingError: the loss or a gradient is not finite; the weights are as before.
         """
         self.optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.clip_norm)
         if not (torch.isfinite(norm) and torch.isfinite(loss)):
             raise TrainingError(
@@ -261,5 +261,5 @@ def _between(ends: tuple[float, float], progress: float) -> float:
     return float(ends[0] + (ends[1] - ends[0]) * progress)
 
 
-STAGES = {"imitation": Imitation, "simulation": Simulation}
+STAGES: dict[str, type[Imitation] | type[Simulation]] = {"imitation": Imitation, "simulation": Simulation}
 """Name -> class, for plans."""

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ class PlacementPlan:
         for name, settings in self.stages.items():
             if name not in STAGES:
                 raise TrainingError(f"there is no stage {name!r}; use one of {', '.join(STAGES)}.")
-            known = [key for key in STAGES[name].__dataclass_fields__ if key != "name"]
+            known = [item.name for item in fields(STAGES[name]) if item.name != "name"]
             for key in settings or {}:
                 if key not in known:
                     raise TrainingError(f"the stage {name} has no setting {key!r}; it has {', '.join(known)}.")

@@ -176,7 +176,7 @@ def device_scales(problem: PlacementProblem, scale: float) -> DeviceScales:
         time=float(scale),
         fastest_link=fastest,
         track_memory=tracked,
-        shared_bytes=shared,
+        shared_bytes=np.asarray(shared, dtype=np.float64),
         group=number.astype(np.int32),
         group_size=np.bincount(number[number >= 0], minlength=1).astype(np.int32),
     )

@@ -7,6 +7,7 @@ What a policy that shall place graphs that it has never seen is trained on; also
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -63,18 +64,24 @@ def _chainmm(rng: np.random.Generator) -> DataflowGraph:
 
 
 def _ffnn(rng: np.random.Generator) -> DataflowGraph:
-    sizes = {"batch": _power(rng, 12, 15), "hidden": _power(rng, 12, 16), "outputs": _power(rng, 5, 11)}
+    sizes: dict[str, Any] = {"batch": _power(rng, 12, 15), "hidden": _power(rng, 12, 16), "outputs": _power(rng, 5, 11)}
     return make_graph("ffnn", **sizes, features=_power(rng, 5, 11), shards=int(rng.choice((8, 9, 12, 16, 24))))
 
 
 def _llama(rng: np.random.Generator, name: str) -> DataflowGraph:
     heads = int(rng.choice((16, 24, 32)))
-    sizes = {"sequence": int(rng.choice((1024, 1680, 2048, 3360, 4096))), "width": 128 * heads, "heads": heads}
-    cuts = {"devices": int(rng.choice((4, 8)))} if rng.random() < 0.4 else {"cuts": even_cuts(int(rng.choice((2, 3, 4, 5, 8))))}
+    sizes: dict[str, Any] = {
+        "sequence": int(rng.choice((1024, 1680, 2048, 3360, 4096))),
+        "width": 128 * heads,
+        "heads": heads,
+    }
+    cuts: dict[str, Any] = {"devices": int(rng.choice((4, 8)))}
+    if rng.random() < 0.6:
+        cuts = {"cuts": even_cuts(int(rng.choice((2, 3, 4, 5, 8))))}
     return make_graph(name, **sizes, feedforward=int(rng.choice((2, 4))) * 128 * heads, **cuts)
 
 
-def _costs(rng: np.random.Generator) -> dict[str, float]:
+def _costs(rng: np.random.Generator) -> dict[str, Any]:
     """Mean FLOPs (1e9 take 0.13 ms) and bytes: as much communication as computation at 0.2 to 20 GB/s."""
     flops = float(np.exp(rng.uniform(np.log(1e9), np.log(1e11))))
     seconds = flops / 7.4e12
@@ -88,7 +95,11 @@ def _layered(rng: np.random.Generator) -> DataflowGraph:
 
 
 def _fork_join(rng: np.random.Generator) -> DataflowGraph:
-    sizes = {"branches": int(rng.integers(2, 13)), "length": int(rng.integers(1, 6)), "stages": int(rng.integers(1, 8))}
+    sizes: dict[str, Any] = {
+        "branches": int(rng.integers(2, 13)),
+        "length": int(rng.integers(1, 6)),
+        "stages": int(rng.integers(1, 8)),
+    }
     return make_graph("fork_join", **sizes, seed=rng, **_costs(rng))
 
 

@@ -170,7 +170,7 @@ def compute(part: str, folder: Path, quick: bool) -> list[Row]:
             if name.startswith(("main/", "regimes/")):
                 problem = train_cell(name, settings, folder, quick)[2]
                 order = "priority" if name.endswith("_priority") else "fifo"
-                row |= heuristics(problem, order, row["calls"], 1.0 if quick else 30.0 if "regimes" in name else 10.0)
+                row |= heuristics(problem, order, row["calls"], 1.0 if quick else 20.0 if "regimes" in name else 10.0)
             with path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
         rows.append(row)

@@ -1,18 +1,27 @@
-"""Every block of the README is run as it stands."""
+"""Every block of the README and of docs/doppler.md is run as it stands; trainings are cut short."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from hadoppler.scripts.cli import main
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ("README.md", "docs/doppler.md")
+TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", "\n".join(TEXTS.values()), flags=re.MULTILINE | re.DOTALL)
 COMMANDS = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines()]
+SHORT = {
+    "imitation": ["stage.imitation.updates=2", "stage.imitation.batch=4"],
+    "simulation": ["stage.simulation.updates=2", "stage.simulation.batch=4", "stage.simulation.search_calls=100"],
+}
+"""Settings that cut the stages of a training short."""
 PROGRAMS = [text for language, text in BLOCKS if language == "python" and "def factory" not in text]
 
 
@@ -27,11 +36,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that was hardly trained."""
+    folder = tmp_path_factory.mktemp("policy")
+    short = [*SHORT["imitation"], *SHORT["simulation"], "graph=fork_join", "pictures=false"]
+    assert main(["train", *short, f"hydra.run.dir={folder}"]) == 0
+    return folder / "policy.pt"
+
+
+def shortened(words: list[str]) -> list[str]:
+    """A command that trains, with few and small updates."""
+    if words[0] == "evaluate":
+        return [*words, *(["fine_tune.updates=2", "fine_tune.search_calls=100"] if "fine_tune" in str(words) else [])]
+    if words[0] != "train":
+        return words
+    stages = next((word for word in words if word.startswith("stage=")), "stage=[imitation,simulation]")
+    names = ["imitation"] * ("imitation" in stages) + ["simulation"] * (stages != "stage=[imitation]")
+    return [*words, "agent.samples=4", *(setting for name in names for setting in SHORT[name])]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands(command: str, folder: Path) -> None:
+def test_commands(command: str, folder: Path, request: pytest.FixtureRequest) -> None:
     words = shlex.split(command)
     assert words[0] == "hadoppler"
-    assert main(words[1:]) == 0
+    if "checkpoint=policy.pt" in command:
+        shutil.copy(request.getfixturevalue("policy"), folder)
+    assert main(shortened(words[1:])) == 0
     if words[-1] == "--help":
         return
     results = list(folder.glob("runs/**/results.json"))
@@ -40,10 +71,14 @@ def test_commands(command: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_programs(program: str, folder: Path) -> None:
-    exec(compile(program, "README.md", "exec"), {"__name__": "readme"})
+    threads = torch.get_num_threads()
+    try:
+        exec(compile(program, "document", "exec"), {"__name__": "readme"})
+    finally:
+        torch.set_num_threads(threads)
 
 
-def test_links_and_pictures_exist() -> None:
-    root = Path(__file__).parents[1]
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert "://" in target or (root / target).is_file(), target
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_links_and_pictures_exist(name: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", TEXTS[name]):
+        assert "://" in target or (ROOT / name).parent.joinpath(target).is_file(), target

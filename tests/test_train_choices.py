@@ -56,10 +56,14 @@ def run(*words: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_every_agent_trains(agent: str) -> None:
+def test_every_agent_trains_and_is_evaluated(agent: str) -> None:
     lines, told = run(f"agent={agent}", *BRIEF["imitation"], *BRIEF["simulation"])
     assert [(line["stage"], line["update"]) for line in lines] == [("imitation", 2), ("simulation", 4)]
     assert told["policy"] == agent
+    (checkpoint,) = Path("runs/train").glob("*/policy.pt")
+    assert evaluate.main([f"checkpoint={checkpoint}", "graph=ladder", "samples=2", "pictures=false"]) == 0
+    (results,) = Path("runs/evaluate").glob("*/results.json")
+    assert [row["method"] for row in json.loads(results.read_text())["rows"]] == [agent]
 
 
 @pytest.mark.parametrize(

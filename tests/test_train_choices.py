@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch_geometric")
 
 from hadoppler.agents.placement.checkpoint import load_policy
-from hadoppler.scripts import train
+from hadoppler.scripts import evaluate, train
 
 
 def choices(group: str) -> list[str]:

@@ -32,6 +32,10 @@ def clipped_loss(scores: Scores, before: Tensor, advantage: Tensor, clip: float,
     return -gained - entropy * (scores.select_entropy + scores.place_entropy).mean()
 
 
+LEAST_SPREAD = 1e-3
+"""Deviations of rewards below this (a thousandth of the bound) are noise, and not blown up to 1."""
+
+
 class Advantage:
     """Rewards [B] against a baseline.
 
@@ -49,7 +53,7 @@ class Advantage:
             self.total, self.count = self.total + float(rewards.sum()), self.count + len(rewards)
             found = rewards - centre
         elif self.baseline == "greedy" and reference is not None:
-            found = (rewards - reference) / max(float(rewards.std()), 1e-9)
+            found = (rewards - reference) / max(float(rewards.std()), LEAST_SPREAD)
         else:
-            found = (rewards - rewards.mean()) / max(float(rewards.std()), 1e-9)
+            found = (rewards - rewards.mean()) / max(float(rewards.std()), LEAST_SPREAD)
         return torch.from_numpy(np.asarray(found, np.float32))

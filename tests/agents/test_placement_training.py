@@ -300,6 +300,7 @@ def test_advantages_by_hand() -> None:
     assert running(np.array([5.0])).tolist() == [3]
     assert running(np.array([3.0])).tolist() == [0]
     assert Advantage("batch")(np.array([1.0, 3.0])).tolist() == [-1, 1]
+    assert Advantage("batch")(np.array([1.0, 1.0 + 2e-9])).abs().max() < 1e-5
     assert Advantage("greedy")(np.array([1.0, 3.0]), 3.0).tolist() == [-2, 0]
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from ...baselines.placement.annealing import improve
+from ...baselines.placement.methods import METHODS
+from ...baselines.placement.registry import run_method
 from ...envs.errors import TrainingError
 from ...envs.placement import Placement
 from . import losses
@@ -19,6 +21,8 @@ from .tasks import Task, Tasks
 
 Algorithm = Literal["expert", "reinforce", "ppo"]
 Told = dict[str, float]
+LONGEST_GRADIENT = 1.0
+"""Gradients are shortened to this norm (our choice)."""
 
 
 @dataclass(eq=False)
@@ -30,10 +34,7 @@ class Learner:
     reward: RewardSource
     optimizer: torch.optim.Optimizer
     advantage: losses.Advantage
-    place: Any
-    """``hadoppler.place``-like function (method, problem, seed, execution, options) for teachers"""
     episodes: int = 0
-    clip_norm: float = 1.0
 
     def play(self, task: Task, episodes: int, rng: np.random.Generator, how: Exploration) -> Trajectories:
         """Episodes that count."""
@@ -48,7 +49,7 @@ class Learner:
         """
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), LONGEST_GRADIENT)
         if not (torch.isfinite(norm) and torch.isfinite(loss)):
             raise TrainingError(
                 f"the gradient is not finite (loss {float(loss.detach()):g}); the last good checkpoint is kept, go on "
@@ -66,7 +67,7 @@ class Imitation:
         updates: steps of the gradient.
         batch: episodes of each.
         teacher: ``critical_path`` labels every state of the student's own episodes, all ties counting (paper); any
-            other method of ``hadoppler.place`` gives whole placements, which are followed.
+            other method that does not learn, or of another package, gives whole placements, which are followed.
         options: of that method.
         placements: how many of its placements a problem gets, from as many seeds.
         learning_rate: at the start and at the end, linear.
@@ -95,7 +96,9 @@ class Imitation:
     def _ask(self, learner: Learner, task: Task) -> None:
         """The teacher's placements become the task's elites."""
         for seed in range(self.placements):
-            found = learner.place(self.teacher, task.problem, seed, learner.reward.execution, dict(self.options))
+            found = run_method(
+                self.teacher, task.problem, METHODS, seed=seed, order=learner.reward.execution, options=self.options
+            )
             learner.reward.calls += found.calls
             task.elites.add(found.assignment, found.order, found.makespan)
 

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...baselines.placement.methods import METHODS
-from ...baselines.placement.registry import run_method
 from ...envs.errors import CheckpointError, TrainingError
-from ...envs.placement import Placement, PlacementProblem
+from ...envs.placement import PlacementProblem
 from ..metrics import append_line, cut_lines
 from . import losses
 from .checkpoint import keep_last, load_newest, load_policy, policy_class, save_policy
@@ -167,7 +165,6 @@ class _Run:
             reward=source,
             optimizer=torch.optim.Adam(policy.parameters(), 1e-3),
             advantage=losses.Advantage("batch"),
-            place=ask_teacher,
         )
         self.validation = (
             Tasks(policy, plan.validation, plan.validations) if plan.validation is not None else self.learner.tasks
@@ -321,13 +318,6 @@ def new_policy(plan: PlacementPlan) -> PlacementPolicy:
             raise TrainingError(
                 f"options are {dict(plan.options)}; {plan.policy} does not take them ({error})."
             ) from error
-
-
-def ask_teacher(
-    method: str, problem: PlacementProblem, seed: int, execution: str, options: Mapping[str, Any]
-) -> Placement:
-    """A placement of a method that does not learn, or of another package's."""
-    return run_method(method, problem, METHODS, seed=seed, order=execution, options=options)
 
 
 def _tupled(value: Any) -> Any:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from hadoppler.scripts.evaluation_runs import METHODS, NOISE, RUNS, ratio
+from hadoppler.scripts.report import Column, pack_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +28,7 @@ SHOWN = {
     "portfolio": "portfolio",
     "single_device": "one device",
     "annealing": "annealing",
-    "annealing_trained": "annealing, training's calls too",
+    "annealing_trained": "annealing, trained",
 }
 """Names of ``METHODS`` for people."""
 WIDEST = 24.0
@@ -54,73 +56,102 @@ def summarise(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
 def print_evaluation(
     console: Console, rows: Sequence[Row], summary: Mapping[str, Mapping[str, float]], failures: Mapping[str, str]
 ) -> None:
-    """Makespans, how they hold, ratios over all problems if there are several, and what failed."""
+    """A row per problem, in as many tables as the terminal's width asks for; ratios over all of them; what failed."""
     methods = [method for method in METHODS if any(row[method] is not None for row in rows)]
-    console.print(_makespans(rows, methods))
-    console.print(_robustness(rows))
+    names = [f"{problem_name(row)} [{time_axis(row)[1]}]" for row in rows]
+    title = f"{rows[0]['method']}: makespans, order={rows[0]['order']}"
+    _print_columns(console, title, names, [*_makespans(rows, methods), *_robustness(rows), *_costs(rows)])
     if len(rows) > 1:
-        console.print(_ratios(summary, len(rows)))
+        title = f"Ratios over {len(rows)} problems: geometric mean and worst"
+        _print_columns(console, title, [SHOWN[method] for method in summary], _ratios(summary))
+    for line in [*_legend(rows), *(f"{problem}: no placement. {reason}" for problem, reason in failures.items())]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_columns(console: Console, title: str, names: Sequence[str], columns: Sequence[Column]) -> None:
+    """Tables with the same first column, which takes a third of the terminal's width at most."""
+    first = min(max(map(len, names)), max(console.width // 3, 20))
+    for number, group in enumerate(pack_columns(columns, console.width - first - 4)):
+        table = Table(title=None if number else title, title_justify="left")
+        table.add_column("", width=first)
+        for header, _ in group:
+            table.add_column(escape(header), justify="right", no_wrap=True)
+        for row, name in enumerate(names):
+            table.add_row(escape(name), *(cells[row] for _, cells in group))
+        console.print(table)
+
+
+def _makespans(rows: Sequence[Row], methods: Sequence[str]) -> list[Column]:
+    """The bound, and every method's makespan, the least of a row in bold."""
+    columns: list[Column] = [("bound\n", [_number(row["bound"], time_axis(row)[0]) for row in rows])]
+    least = [min(row[method] for method in methods if row[method] is not None) for row in rows]
+    for method in methods:
+        cells = [
+            Text(_number(row[method], time_axis(row)[0]), style="bold" if row[method] == best else "")
+            for row, best in zip(rows, least, strict=True)
+        ]
+        columns.append((SHOWN[method].replace(" ", "\n", 1) if " " in SHOWN[method] else f"{SHOWN[method]}\n", cells))
+    columns.append(("ours\n/ bound", [f"{row['ratio_bound']:.3f}" for row in rows]))
+    columns.append(("ours\n/ portfolio", [_number(row["ratio_portfolio"]) for row in rows]))
+    return columns
+
+
+def _robustness(rows: Sequence[Row]) -> list[Column]:
+    """In random order with noise, and the best sample in both orders."""
+    headers = {
+        "random_mean": "random,\nours",
+        "random_p90": "90 %,\nours",
+        "portfolio_random_mean": "random,\nportfolio",
+        "portfolio_random_p90": "90 %,\nportfolio",
+        "sampled_fifo": "sample,\nfifo",
+        "sampled_priority": "sample,\npriority",
+    }
+    return [(header, [_number(row[key], time_axis(row)[0]) for row in rows]) for key, header in headers.items()]
+
+
+def _costs(rows: Sequence[Row]) -> list[Column]:
+    """Seconds and simulator calls, of fine-tuning too if there was any."""
+    columns: list[Column] = [
+        ("decided\n[s]", [f"{row['decision_s']:.3f}" for row in rows]),
+        ("calls\n", [f"{row['calls']:,}" for row in rows]),
+    ]
+    if any(row["fine_tune_calls"] for row in rows):
+        columns.append(("training's\ncalls", [f"{row['fine_tune_calls']:,}" for row in rows]))
+        columns.append(("training\n[s]", [f"{row['fine_tune_s']:.1f}" for row in rows]))
+    return columns
+
+
+def _ratios(summary: Mapping[str, Mapping[str, float]]) -> list[Column]:
+    headers = {
+        "ratio_bound_mean": "/ bound,\nmean",
+        "ratio_bound_worst": "/ bound,\nworst",
+        "ratio_portfolio_mean": "/ portfolio,\nmean",
+        "ratio_portfolio_worst": "/ portfolio,\nworst",
+    }
+    return [(header, [_number(told.get(key)) for told in summary.values()]) for key, header in headers.items()]
+
+
+def _legend(rows: Sequence[Row]) -> list[str]:
+    """What the columns mean."""
     calls = sorted({row["calls"] for row in rows})
     spent = f"{calls[0]:,}" if len(calls) == 1 else f"{calls[0]:,} to {calls[-1]:,}"
     lines = [f"Annealing had as many simulator calls as the policy's placement took: {spent}."]
+    if any(row["fine_tune_calls"] for row in rows):
+        lines.append("Annealing, trained: with the calls of our training on top.")
+    lines.append(
+        f"Random: mean of {RUNS} runs in random order with {NOISE:.0%} noise, 90 %: what nine of ten stay below."
+    )
+    lines.append("Sample: our best sample, run first come first served or in the order in which the policy chose.")
     if any(row["trained_on"] for row in rows):
         lines.append("+ the policy was trained on this problem.")
     if not all(row["repeatable"] for row in rows):
         lines.append("Local search was stopped by a budget in seconds; another run may differ.")
-    lines += [f"{title}: no placement. {reason}" for title, reason in failures.items()]
-    for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _makespans(rows: Sequence[Row], methods: Sequence[str]) -> Table:
-    table = Table(title=f"{rows[0]['method']}: makespan, order={rows[0]['order']}")
-    _columns(table, "bound", *(SHOWN[method] for method in methods), "", "/ bound", "/ portfolio", "decided [s]")
-    for row in rows:
-        unit, label = time_axis(row)
-        least = min(row[method] for method in methods if row[method] is not None)
-        times = [
-            f"[bold]{_number(row[method], unit)}[/]" if row[method] == least else _number(row[method], unit)
-            for method in methods
-        ]
-        table.add_row(
-            problem_name(row), _number(row["bound"], unit), *times, label, f"{row['ratio_bound']:.3f}",
-            _number(row["ratio_portfolio"]), f"{row['decision_s']:.3f}",
-        )  # fmt: skip
-    return table
-
-
-def _robustness(rows: Sequence[Row]) -> Table:
-    tuned = any(row["fine_tune_calls"] for row in rows)
-    table = Table(title=f"{RUNS} runs in random order with {NOISE:.0%} noise; the best sample in both orders; costs")
-    names = ["mean", "90 %", "portfolio's mean", "90 %", "fifo", "priority", "", "calls"]
-    _columns(table, *names, *(["fine-tuning's", "seconds"] if tuned else []))
-    for row in rows:
-        unit, label = time_axis(row)
-        keys = ("random_mean", "random_p90", "portfolio_random_mean", "portfolio_random_p90")
-        times = [_number(row[key], unit) for key in (*keys, "sampled_fifo", "sampled_priority")]
-        costs = [f"{row['fine_tune_calls']:,}", f"{row['fine_tune_s']:.1f}"] if tuned else []
-        table.add_row(problem_name(row), *times, label, f"{row['calls']:,}", *costs)
-    return table
-
-
-def _ratios(summary: Mapping[str, Mapping[str, float]], count: int) -> Table:
-    table = Table(title=f"Ratios over {count} problems: geometric mean and worst")
-    _columns(table, "/ bound", "worst", "/ portfolio", "worst", first="method")
-    for method, told in summary.items():
-        keys = ("ratio_bound_mean", "ratio_bound_worst", "ratio_portfolio_mean", "ratio_portfolio_worst")
-        table.add_row(SHOWN[method], *(_number(told.get(key)) for key in keys))
-    return table
-
-
-def _columns(table: Table, *names: str, first: str = "graph on devices") -> None:
-    table.add_column(first)
-    for name in names:
-        table.add_column(escape(name), justify="right" if name else "left")
+    return lines
 
 
 def problem_name(row: Row) -> str:
     """The graph and the devices of a row; a plus where the policy was trained on them."""
-    return escape(f"{row['graph']} on {row['topology']}") + " +" * bool(row["trained_on"])
+    return f"{row['graph']} on {row['topology']}" + " +" * bool(row["trained_on"])
 
 
 def time_axis(row: Row) -> tuple[float, str]:

@@ -95,6 +95,24 @@ def write_results(
     )
 
 
+Column = tuple[str, Sequence[Any]]
+"""Header, which may have several lines, and cells: texts, or Rich's."""
+
+
+def pack_columns(columns: Sequence[Column], room: int) -> list[list[Column]]:
+    """The columns in groups that are no wider than ``room``, each column with its frame."""
+    groups: list[list[Column]] = []
+    left = 0
+    for column in columns:
+        width = 3 + max(len(text) for text in (*column[0].split("\n"), *column[1]))
+        if width > left or not groups:
+            groups.append([])
+            left = room
+        groups[-1].append(column)
+        left -= width
+    return groups
+
+
 def print_placements(
     console: Console,
     problem: PlacementProblem,

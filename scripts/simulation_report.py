@@ -13,6 +13,7 @@ from rich.table import Table
 
 from hadoppler.envs.cluster import Cluster, Workload
 from hadoppler.envs.cluster.render import time_unit
+from hadoppler.scripts.report import pack_columns
 from hadoppler.scripts.simulation_runs import LEFT_OUT, METRICS, Outcome, Task
 
 Row = Mapping[str, Any]
@@ -73,7 +74,7 @@ def print_table(console: Console, worlds: Sequence[tuple[Workload, Cluster]], li
     names = [escape(line["scheduler"]) + " *" * bool(line["left_out"]) for line in lines]
     columns = [(header, [_cell(line, key, unit) for line in lines]) for header, key in _columns(label)]
     say(console, _title(worlds))
-    for group in _pack(columns, console.width - max(map(len, ["scheduler", *names])) - 4):
+    for group in pack_columns(columns, console.width - max(map(len, ["scheduler", *names])) - 4):
         table = Table()
         table.add_column("scheduler", no_wrap=True)
         for header, _ in group:
@@ -127,20 +128,6 @@ def _cell(line: Row, key: str, unit: float) -> str:
     text = f"{value:.3f}" if key.startswith("ratio_") or key in ("ftf", "gru", "cru") else f"{value:.4g}"
     deviation = line.get(f"{key}_deviation")
     return text if deviation is None else f"{text} ±{deviation / unit:.2g}"
-
-
-def _pack(columns: Sequence[tuple[str, Sequence[str]]], room: int) -> list[list[tuple[str, Sequence[str]]]]:
-    """The columns in groups that are no wider than ``room``, each column with its frame."""
-    groups: list[list[tuple[str, Sequence[str]]]] = []
-    left = 0
-    for column in columns:
-        width = 3 + max(len(text) for text in (*column[0].split("\n"), *column[1]))
-        if width > left or not groups:
-            groups.append([])
-            left = room
-        groups[-1].append(column)
-        left -= width
-    return groups
 
 
 def _print_legend(console: Console, lines: Sequence[Row]) -> None:

@@ -188,6 +188,21 @@ def test_summaries_are_geometric_means_of_what_is_known() -> None:
     assert list(found["portfolio"].values()) == pytest.approx([2.0, 2.0, 1.0, 1.0])
 
 
+def test_narrow_terminals_get_more_tables_and_lose_nothing(
+    checkpoint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    (row,) = run(checkpoint, *FORK, "pictures=false")["rows"]
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if line.startswith(("┏", "│", "┃"))]
+    assert all(len(line.rstrip()) <= 70 for line in lines)
+    assert sum(line.startswith("┏") for line in lines) > 2
+    assert "…" not in out
+    for key in ("bound", "greedy", "annealing", "portfolio_random_p90", "sampled_priority"):
+        unit = next(unit for unit in (1.0, 1e-3, 1e-6) if row["makespan"] >= unit)
+        assert f" {row[key] / unit:.4g} " in out
+
+
 def test_bars_are_ratios_to_the_bound() -> None:
     unknown = dict.fromkeys(METHODS) | {"graph": "a_b", "topology": "$"}
     rows = [unknown | {"bound": 2.0, "greedy": 3.0, "annealing": 2.0}, unknown | {"bound": 1.0, "greedy": 4.0}]

@@ -82,7 +82,6 @@ def make_learner(policy_name: str, problem: PlacementProblem, stage: Simulation)
         reward=SimulatedTime(),
         optimizer=torch.optim.Adam(policy.parameters(), stage.learning_rate[0]),
         advantage=losses.Advantage(stage.baseline),
-        place=None,
     )
 
 
@@ -97,7 +96,7 @@ def update_parts(policy: str, problem: PlacementProblem, stage: Simulation, upda
     for number in range(updates):
         watch.spent = {}
         begin = time.process_time()
-        stage.update(learner, task, number, rng, 0.0)
+        stage.update(learner, [task], number, rng, 0.0)
         total = time.process_time() - begin
         found.append({"total": total} | watch.spent | {"gradient": total - sum(watch.spent.values())})
     best = min(found, key=lambda parts: parts["total"])
@@ -116,7 +115,7 @@ def default_recipe(problem: PlacementProblem, updates: int) -> dict[str, float]:
     watch.wrap("search", stage, "_search")
     begin = time.process_time()
     for number in range(updates):
-        stage.update(learner, task, number, rng, 0.0)
+        stage.update(learner, [task], number, rng, 0.0)
     searches = -(-updates // stage.search_every)
     without = (time.process_time() - begin - watch.spent["search"]) / learner.episodes
     of_stage = sum(

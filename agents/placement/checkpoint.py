@@ -6,13 +6,14 @@ import os
 import pickle
 import warnings
 from collections.abc import Mapping
-from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
+from ...baselines.registry import find_by_name
 from ...envs.errors import CheckpointError
 from .policy import PlacementPolicy
 
@@ -20,30 +21,37 @@ SHIPPED = Path(__file__).with_name("policy.pt")
 """The policy that comes with the package: trained on generated graphs and topologies."""
 KIND = "hadoppler placement policy"
 POLICIES = {
-    "doppler": "doppler:DopplerPolicy",
-    "doppler_stepwise": "stepwise:StepwisePolicy",
-    "placeto": "placeto:PlacetoPolicy",
-    "gdp": "gdp:GdpPolicy",
-    "joint": "joint:JointPolicy",
+    "doppler": "hadoppler.agents.placement.doppler:DopplerPolicy",
+    "doppler_stepwise": "hadoppler.agents.placement.stepwise:StepwisePolicy",
+    "placeto": "hadoppler.agents.placement.placeto:PlacetoPolicy",
+    "gdp": "hadoppler.agents.placement.gdp:GdpPolicy",
+    "joint": "hadoppler.agents.placement.joint:JointPolicy",
 }
-"""Name -> ``module:class`` in this package."""
+"""Name -> ``module:class``. Other packages add theirs through the entry point group ``hadoppler.policies``."""
 
 
 def policy_class(name: str) -> type[PlacementPolicy]:
     """The class of a policy by name.
 
     Raises:
-        CheckpointError: there is none.
+        UnknownNameError: nobody offers it.
+        MissingExtraError: it needs a package that is not installed.
     """
-    if name not in POLICIES:
-        raise CheckpointError(f"there is no placement policy {name!r}; use one of {', '.join(POLICIES)}.")
-    module, _, attribute = POLICIES[name].partition(":")
-    return getattr(import_module(f".{module}", __package__), attribute)
+    return cast(type[PlacementPolicy], find_by_name(name, POLICIES, "hadoppler.policies", "placement policy"))
 
 
 def policy_name(policy: PlacementPolicy) -> str:
-    """The name of a policy's class."""
-    return next(name for name, target in POLICIES.items() if target.endswith(f":{type(policy).__name__}"))
+    """The name under which a policy's class is offered.
+
+    Raises:
+        CheckpointError: it is not offered, so nobody could load it again.
+    """
+    target = f"{type(policy).__module__}:{type(policy).__qualname__}"
+    offered = POLICIES | {entry.name: entry.value for entry in entry_points(group="hadoppler.policies")}
+    for name, value in offered.items():
+        if value == target:
+            return name
+    raise CheckpointError(f"{target} has no name; add it to the entry points hadoppler.policies of its package.")
 
 
 def save_policy(path: str | Path, policy: PlacementPolicy, **told: Any) -> None:

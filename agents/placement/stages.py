@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from ...baselines.placement.methods import METHODS
 from ...baselines.placement.registry import run_method
 from ...envs.errors import TrainingError
 from ...envs.placement import Placement
+from ...envs.placement.graph import Floats
 from . import losses
 from .policy import Exploration, PlacementPolicy, Trajectories
 from .rewards import RewardSource
@@ -59,6 +60,14 @@ class Learner:
         return float(loss.detach())
 
 
+class Played(NamedTuple):
+    """Episodes of a task and their times [B]."""
+
+    task: Task
+    episodes: Trajectories
+    times: Floats
+
+
 @dataclass(frozen=True)
 class Imitation:
     """Stage I: do as a teacher does.
@@ -83,8 +92,13 @@ class Imitation:
     epsilon: tuple[float, float] = (1.0, 0.0)
     name: str = "imitation"
 
-    def update(self, learner: Learner, task: Task, number: int, rng: np.random.Generator, progress: float) -> Told:
+    problems: ClassVar[int] = 1
+
+    def update(
+        self, learner: Learner, tasks: list[Task], number: int, rng: np.random.Generator, progress: float
+    ) -> Told:
         """One update; ``number`` counts the stage's updates, ``progress`` runs from 0 to 1."""
+        task = tasks[0]
         rule = getattr(learner.policy, "rule_loss", None)
         if self.teacher == "critical_path" and rule is not None:
             how = Exploration(epsilon=_between(self.epsilon, progress))
@@ -126,7 +140,7 @@ class Simulation:
         search_heat: temperature of searches at the start and at the end, shares of the makespan.
         imitations: imitation steps after each update.
         followed: episodes of each, of every problem.
-        problems: how many problems an imitation step takes, of those that are known.
+        problems: how many problems an update takes, of several; ``batch`` is shared out among them.
         elites: how many of the best placements are imitated.
         self_imitation: weight of the best placements' log-probability in ``reinforce`` and ``ppo``.
     """
@@ -160,66 +174,76 @@ class Simulation:
         if self.baseline not in get_args(losses.Baseline):
             raise TrainingError(f"baseline is {self.baseline!r}; expected {', '.join(get_args(losses.Baseline))}.")
 
-    def update(self, learner: Learner, task: Task, number: int, rng: np.random.Generator, progress: float) -> Told:
+    def update(
+        self, learner: Learner, tasks: list[Task], number: int, rng: np.random.Generator, progress: float
+    ) -> Told:
         """As of ``Imitation``."""
         temperature = 0.0 if self.argmax else 1.0
         how = Exploration(temperature, temperature, _between(self.epsilon, progress))
-        played = learner.play(task, self.batch, rng, how)
-        times = learner.reward.times(task.problem, played.assignment, played.order, rng)
-        task.elites.add(played.assignment, played.order, times)
-        told = {"mean": float(times.mean()) / task.bound}
-        if self.algorithm == "expert" and task.visits % self.search_every == 0 and progress <= self.search_until:
-            self._search(learner, task, played, times, rng, progress)
-        task.visits += 1
-        told["loss"] = self._gradient(learner, task, played, times, rng, progress)
+        batches = []
+        for task in tasks:
+            played = learner.play(task, max(self.batch // len(tasks), 1), rng, how)
+            times = learner.reward.times(task.problem, played.assignment, played.order, rng)
+            batches.append(Played(task, played, times))
+            task.elites.add(played.assignment, played.order, times)
+            due = task.visits % self.search_every == 0 and progress <= self.search_until
+            if self.algorithm == "expert" and due:
+                self._search(learner, batches[-1], rng, progress)
+            task.visits += 1
+        told = {"mean": float(np.mean([batch.times.mean() / batch.task.bound for batch in batches]))}
+        told["loss"] = self._gradient(learner, batches, rng, progress)
         if self.algorithm == "expert":
-            steps = []
-            for step in range(self.imitations):
-                mixed = [task, *learner.tasks.others(task, self.problems - 1, rng)]
-                steps.append(imitate(learner, mixed, self.followed, rng, own_order=step == 0, elites=self.elites))
+            steps = [
+                imitate(learner, tasks, self.followed, rng, own_order=step == 0, elites=self.elites)
+                for step in range(self.imitations)
+            ]
             told["imitation"] = float(np.mean(steps)) if steps else 0.0
         return told
 
-    def _gradient(
-        self, learner: Learner, task: Task, played: Trajectories, times: Any, rng: np.random.Generator, progress: float
-    ) -> float:
+    def _gradient(self, learner: Learner, batches: list[Played], rng: np.random.Generator, progress: float) -> float:
+        """Policy-gradient steps on what was played; returns the last loss."""
         if self.algorithm == "expert" and self.gradient == 0:
             return 0.0
-        reference = None
-        if self.baseline == "greedy":
-            greedy = learner.play(task, 1, rng, Exploration.greedy())
-            reference = -float(learner.reward.times(task.problem, greedy.assignment, greedy.order, rng)[0]) / task.bound
-        advantage = learner.advantage(-times / task.bound, reference)
-        entropy, before, loss = _between(self.entropy, progress), None, 0.0
+        advantages = [
+            learner.advantage(-batch.times / batch.task.bound, self._reference(learner, batch.task, rng))
+            for batch in batches
+        ]
+        entropy, loss = _between(self.entropy, progress), 0.0
+        before: list[torch.Tensor | None] = [None] * len(batches)
         for _ in range(1 if self.algorithm == "reinforce" else self.epochs):
-            scores = learner.policy.score(task.prepared, played)
-            advantage = advantage.to(scores.place.device)
-            if self.algorithm == "reinforce":
-                objective = losses.reinforce_loss(scores, advantage, entropy)
-            else:
-                before = (scores.select + scores.place).detach() if before is None else before
-                objective = losses.clipped_loss(scores, before, advantage, self.clip, entropy)
-            if self.self_imitation > 0 and len(task.elites):
-                best = learner.policy.follow(task.prepared, task.elites.assignments[:1], task.elites.orders[:1])
-                objective = objective + self.self_imitation * losses.imitation_loss(
-                    learner.policy.score(task.prepared, best)
-                )
+            objective = torch.zeros(())
+            for i, (batch, advantage) in enumerate(zip(batches, advantages, strict=True)):
+                scores = learner.policy.score(batch.task.prepared, batch.episodes)
+                gained = advantage.to(scores.place.device)
+                earlier = before[i] if before[i] is not None else (scores.select + scores.place).detach()
+                before[i] = earlier
+                if self.algorithm == "reinforce":
+                    part = losses.reinforce_loss(scores, gained, entropy)
+                else:
+                    part = losses.clipped_loss(scores, earlier, gained, self.clip, entropy)
+                objective = objective + (part + self._imitated(learner, batch.task)) / len(batches)
             loss = learner.step(objective * (self.gradient if self.algorithm == "expert" else 1.0))
         return loss
 
-    def _search(
-        self,
-        learner: Learner,
-        task: Task,
-        played: Trajectories,
-        times: Any,
-        rng: np.random.Generator,
-        progress: float,
-    ) -> None:
+    def _reference(self, learner: Learner, task: Task, rng: np.random.Generator) -> float | None:
+        """Reward of the greedy episode, if it is the baseline."""
+        if self.baseline != "greedy":
+            return None
+        greedy = learner.play(task, 1, rng, Exploration.greedy())
+        return -float(learner.reward.times(task.problem, greedy.assignment, greedy.order, rng)[0]) / task.bound
+
+    def _imitated(self, learner: Learner, task: Task) -> torch.Tensor | float:
+        """Self-imitation: the loss of the best placement so far."""
+        if self.self_imitation == 0:
+            return 0.0
+        best = learner.policy.follow(task.prepared, task.elites.assignments[:1], task.elites.orders[:1])
+        return self.self_imitation * losses.imitation_loss(learner.policy.score(task.prepared, best))
+
+    def _search(self, learner: Learner, batch: Played, rng: np.random.Generator, progress: float) -> None:
         """Local search from the best samples and from elites; what it finds becomes elites."""
-        fresh = np.argsort(times, kind="stable")[: self.search_starts - self.search_starts // 2]
-        assignment = played.assignment
-        starts = [Placement(assignment[b], played.order[b]) for b in fresh]
+        task, assignment = batch.task, batch.episodes.assignment
+        fresh = np.argsort(batch.times, kind="stable")[: self.search_starts - self.search_starts // 2]
+        starts = [Placement(assignment[b], batch.episodes.order[b]) for b in fresh]
         kept = min(len(task.elites), self.search_starts // 2)
         starts += [task.elites.placement(rank) for rank in range(kept)]
         execution = learner.reward.execution

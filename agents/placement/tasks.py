@@ -62,10 +62,9 @@ class Tasks:
             self.known[number] = Task(problem, prepared, Elites(problem.n, ELITES))
         return self.known[number]
 
-    def others(self, task: Task, count: int, rng: np.random.Generator) -> list[Task]:
-        """Up to ``count`` tasks with elites beside a given one, drawn without repetition."""
-        ready = [other for _, other in sorted(self.known.items()) if len(other.elites) and other is not task]
-        return [ready[i] for i in rng.permutation(len(ready))[:count]]
+    def draw(self, count: int, rng: np.random.Generator) -> list[Task]:
+        """``count`` different tasks, or all if there are fewer."""
+        return [self[int(number)] for number in rng.choice(len(self), min(count, len(self)), replace=False)]
 
     def state(self) -> dict[str, Any]:
         """Visits and elites of all tasks that were made, by number."""

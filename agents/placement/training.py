@@ -141,7 +141,7 @@ class _Run:
     def __init__(
         self, plan: PlacementPlan, folder: Path, report: Report, resume: bool, reward: RewardSource | None
     ) -> None:
-        self.plan, self.folder, self.report = plan, folder, report
+        self.plan, self.folder, self.report, self.resumed = plan, folder, report, resume
         self.stages = plan.made_stages()
         self.updates = sum(stage.updates for stage in self.stages)
         self.state: dict[str, Any] = {
@@ -176,7 +176,9 @@ class _Run:
         self.clock, self.cpu = time.perf_counter(), time.process_time()
 
     def finish(self) -> Path:
-        """All updates that are left."""
+        """All updates that are left; a policy to begin from is validated first, and may stay the best."""
+        if self.plan.start is not None and not self.resumed:
+            self._write(self._validate("start", 0))
         for number, stage in enumerate(self.stages):
             if number < self.state["ended"]:
                 continue
@@ -193,12 +195,12 @@ class _Run:
         done = max(self.state["update"] - begun, 0)
         while done < stage.updates:
             rng = np.random.default_rng((plan.seed, number, done))
-            task = learner.tasks[int(rng.integers(len(learner.tasks)))]
+            tasks = learner.tasks.draw(stage.problems, rng)
             progress = max(done / max(stage.updates - 1, 1), self._spent(number))
             for group in learner.optimizer.param_groups:
                 low, high = stage.learning_rate
                 group["lr"] = low + (high - low) * min(progress, 1.0)
-            for key, value in stage.update(learner, task, done, rng, min(progress, 1.0)).items():
+            for key, value in stage.update(learner, tasks, done, rng, min(progress, 1.0)).items():
                 told.setdefault(key, []).append(value)
             done += 1
             over = done == stage.updates or self._spent(number) >= 1.0 or self._out_of_calls()

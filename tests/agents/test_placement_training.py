@@ -269,6 +269,9 @@ def test_fine_tuning_begins_from_a_checkpoint(tmp_path: Path) -> None:
     stages = {"imitation": {"updates": 1, "learning_rate": (0.0, 0.0)}}
     tuned = quick(two_chains(), start=str(first), stages=stages).train(tmp_path / "second")
     assert weights(tuned) == weights(first)
+    assert [line["stage"] for line in lines(tmp_path / "second")] == ["start", "imitation"]
+    ruined = {"imitation": {"updates": 8, "learning_rate": (10.0, 10.0)}}
+    assert weights(quick(start=str(first), stages=ruined).train(tmp_path / "ruined")) == weights(first)
     with pytest.raises(TrainingError, match="make them equal"):
         quick(start=str(first), policy="gdp", options={}).train(tmp_path / "third")
 

@@ -34,6 +34,9 @@ from hadoppler.scripts.application import instantiate
 GRAPHS = ("chainmm", "ffnn", "llama_block", "llama_layer")
 HEURISTICS = ("critical_path", "heft", "peft", "etf", "enumerative", "portfolio")
 REGIMES = ("12_equal", "12_unequal", "3_equal", "3_unequal")
+RECIPE = (
+    "no_random_features", "own_orders", "eight_elites", "no_search", "no_gradient", "ppo", "self_imitation",
+)  # fmt: skip
 SAMPLES = 64
 REFINE_SECONDS = 10.0
 QUICK = ["stage.simulation.updates=4", "agent.samples=4"]
@@ -62,6 +65,7 @@ def cells(part: str, quick: bool) -> Iterator[tuple[str, list[str]]]:
             rows = ("imitation_simulation", "simulation", "imitation")
             yield from ((f"stage_ablation/{row}", [f"graph={graph}", f"seed={seed}"]) for row in rows for seed in seeds)
         yield from ((f"message_passing/{row}", ["graph=chainmm"]) for row in ("once", "every_step"))
+        yield from ((f"recipe/{row}", [f"graph={graph}"]) for row in RECIPE for graph in graphs[1::2])
 
 
 def transfers(folder: Path, quick: bool) -> Iterator[tuple[str, list[str], str]]:

@@ -31,5 +31,5 @@ def test_rows_make_plans(row: str) -> None:
 
 def test_every_published_table_has_rows() -> None:
     assert {row.partition("/")[0] for row in ROWS} == {
-        "main", "message_passing", "policy_ablation", "regimes", "rivals", "scaling", "stage_ablation", "transfer"
+        "main", "message_passing", "policy_ablation", "recipe", "regimes", "rivals", "scaling", "stage_ablation", "transfer"
     }  # fmt: skip

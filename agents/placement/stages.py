@@ -139,6 +139,7 @@ class Simulation:
         search_starts: placements that a search starts from: half of them fresh samples, half elites.
         search_heat: temperature of searches at the start and at the end, shares of the makespan.
         imitations: imitation steps after each update.
+        student_orders: in how many of them the policy itself draws the orders; see ``imitate``.
         followed: episodes of each, of every problem.
         problems: how many problems an update takes, of several; ``batch`` is shared out among them.
         elites: how many of the best placements are imitated.
@@ -162,6 +163,7 @@ class Simulation:
     search_starts: int = 8
     search_heat: tuple[float, float] = (3e-3, 5e-4)
     imitations: int = 4
+    student_orders: int = 3
     followed: int = 16
     problems: int = 1
     elites: int = 1
@@ -194,7 +196,7 @@ class Simulation:
         told["loss"] = self._gradient(learner, batches, rng, progress)
         if self.algorithm == "expert":
             steps = [
-                imitate(learner, tasks, self.followed, rng, own_order=step == 0, elites=self.elites)
+                imitate(learner, tasks, self.followed, rng, own_order=step >= self.student_orders, elites=self.elites)
                 for step in range(self.imitations)
             ]
             told["imitation"] = float(np.mean(steps)) if steps else 0.0

@@ -196,7 +196,14 @@ class Simulation:
         told["loss"] = self._gradient(learner, batches, rng, progress)
         if self.algorithm == "expert":
             steps = [
-                imitate(learner, tasks, self.followed, rng, own_order=step >= self.student_orders, elites=self.elites)
+                imitate(
+                    learner,
+                    tasks,
+                    self.followed,
+                    rng,
+                    own_order=step < self.imitations - self.student_orders,
+                    elites=self.elites,
+                )
                 for step in range(self.imitations)
             ]
             told["imitation"] = float(np.mean(steps)) if steps else 0.0

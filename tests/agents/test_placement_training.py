@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import subprocess
@@ -21,7 +22,7 @@ from hadoppler import place  # noqa: E402
 from hadoppler.agents.placement import checkpoint, decoding  # noqa: E402
 from hadoppler.agents.placement.doppler import DopplerPolicy  # noqa: E402
 from hadoppler.agents.placement.elites import Elites  # noqa: E402
-from hadoppler.agents.placement.losses import Advantage  # noqa: E402
+from hadoppler.agents.placement.losses import Advantage, best_of  # noqa: E402
 from hadoppler.agents.placement.rewards import SimulatedTime  # noqa: E402
 from hadoppler.agents.placement.tasks import GeneratedProblems  # noqa: E402
 from hadoppler.agents.placement.training import PlacementPlan  # noqa: E402
@@ -295,6 +296,17 @@ def test_elites_by_hand() -> None:
     other = Elites(2, 3)
     other.load(elites.state())
     assert other.times.tolist() == elites.times.tolist()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
+def test_best_of_is_the_mean_over_all_choices(count: int) -> None:
+    rewards = np.array([3.0, -1.0, 2.0, 2.0, 7.0])
+    expected = []
+    for i in range(5):
+        others = [j for j in range(5) if j != i]
+        sets = list(itertools.combinations(others, min(count, 5) - 1))
+        expected.append(np.mean([max(rewards[[i, *chosen]]) for chosen in sets]))
+    np.testing.assert_allclose(best_of(rewards, count), expected)
 
 
 def test_advantages_by_hand() -> None:

@@ -73,7 +73,7 @@ def test_it_says_when_it_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """An untrained policy in its place loses to the portfolio where there is much to win."""
     torch.manual_seed(0)
     monkeypatch.setattr(learned, "_loaded", lambda path: DopplerPolicy(width=8, second=4, random=0))
-    problem = PlacementProblem(make_graph("ffnn"), Topology.preset("4xH100"), memory="off")
+    problem = PlacementProblem(make_graph("ffnn"), Topology.preset("4xP100-ideal"), memory="off")
     best = place("portfolio", problem)
     found = place("doppler", problem, samples=4)
     assert found.makespan == best.makespan

@@ -218,18 +218,18 @@ class Simulation:
             for batch in batches
         ]
         entropy, loss = _between(self.entropy, progress), 0.0
-        before: list[torch.Tensor | None] = [None] * len(batches)
+        before: list[torch.Tensor] = []
         for _ in range(1 if self.algorithm == "reinforce" else self.epochs):
             objective = torch.zeros(())
             for i, (batch, advantage) in enumerate(zip(batches, advantages, strict=True)):
                 scores = learner.policy.score(batch.task.prepared, batch.episodes)
                 gained = advantage.to(scores.place.device)
-                earlier = before[i] if before[i] is not None else (scores.select + scores.place).detach()
-                before[i] = earlier
+                if len(before) == i:  # the first epoch
+                    before.append((scores.select + scores.place).detach())
                 if self.algorithm == "reinforce":
                     part = losses.reinforce_loss(scores, gained, entropy)
                 else:
-                    part = losses.clipped_loss(scores, earlier, gained, self.clip, entropy)
+                    part = losses.clipped_loss(scores, before[i], gained, self.clip, entropy)
                 objective = objective + (part + self._imitated(learner, batch.task)) / len(batches)
             loss = learner.step(objective * (self.gradient if self.algorithm == "expert" else 1.0))
         return loss

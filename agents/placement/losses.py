@@ -15,8 +15,11 @@ Baseline = Literal["running", "batch", "greedy", "best_of"]
 
 
 def imitation_loss(scores: Scores, *, order: bool = True) -> Tensor:
-    """Mean over decisions of the negative log-probability of given episodes; ``order=False``: of devices alone."""
-    told = scores.place + scores.select if order else scores.place
+    """Mean over decisions of the negative log-probability of given episodes.
+
+    ``order=False``: of the devices alone, unless the policy leaves those to a rule.
+    """
+    told = scores.place + scores.select if order or not scores.place.requires_grad else scores.place
     return -told.mean()
 
 

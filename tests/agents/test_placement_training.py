@@ -130,6 +130,15 @@ def test_a_known_optimum_is_learned_in_seconds(stages: dict[str, Any], tmp_path:
     assert lines(tmp_path)[-1]["ratio_greedy"] == 1.0
 
 
+@pytest.mark.parametrize("halves", ["select", "place"])
+@pytest.mark.parametrize("algorithm", ["expert", "ppo", "reinforce"])
+def test_either_half_can_be_trained_alone(halves: str, algorithm: str, tmp_path: Path) -> None:
+    stages = {"imitation": QUICK["imitation"], "simulation": QUICK["simulation"] | {"algorithm": algorithm}}
+    plan = quick(options=SMALL | {"halves": halves}, stages=stages)
+    policy, _ = checkpoint.load_policy(plan.train(tmp_path))
+    assert policy.options["halves"] == halves
+
+
 def test_training_on_many_drawn_problems(tmp_path: Path) -> None:
     plan = PlacementPlan(
         GeneratedProblems(3, most_operations=60),

@@ -135,7 +135,10 @@ def _legend(rows: Sequence[Row]) -> list[str]:
     """What the columns mean."""
     calls = sorted({row["calls"] for row in rows})
     spent = f"{calls[0]:,}" if len(calls) == 1 else f"{calls[0]:,} to {calls[-1]:,}"
-    lines = [f"Annealing had as many simulator calls as the policy's placement took: {spent}."]
+    lines = [
+        f"Annealing searched with as many simulator calls as the policy's placement took, {spent}, from the "
+        "portfolio's placements, whose calls are not counted."
+    ]
     if any(row["fine_tune_calls"] for row in rows):
         lines.append("Annealing, trained: with the calls of our training on top.")
     lines.append(

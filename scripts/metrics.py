@@ -13,7 +13,7 @@ COUNTERS = frozenset(
     | {"calls", "examples", "seconds", "done"}
 )
 """Numbers that only tell how far a training is."""
-TELLING = ("validation", "makespan", "best", "return", "loss", "accuracy")
+TELLING = ("validation", "makespan", "ratio", "best", "return", "loss", "accuracy")
 """Words in the names of the figures that are looked at first."""
 
 

@@ -60,7 +60,7 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
     failures: dict[str, str] = {}
     defects: list[str] = []
     with console.status("compiling (takes a while after installation only)") as status:
-        compile_kernels(problem, config.order)
+        compile_kernels(problem, config.order, learned="doppler" in methods)
         for name, options in methods.items():
             status.update(f"{name} ({len(answers) + len(failures) + 1} of {len(methods)})")
             try:
@@ -88,11 +88,14 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
     return rows
 
 
-def compile_kernels(problem: PlacementProblem, order: str) -> None:
+def compile_kernels(problem: PlacementProblem, order: str, learned: bool = False) -> None:
     """Run the compiled code once on a tiny graph, so that no method's decision time holds its compilation."""
     tiny = tiny_problem(problem)
     place("portfolio", tiny, order=order)
     place("annealing", tiny, order=order, calls=2)
+    if learned:
+        with suppress(MissingExtraError):
+            place("doppler", tiny, order=order)
 
 
 def tiny_problem(problem: PlacementProblem) -> PlacementProblem:

@@ -147,6 +147,10 @@ def print_placements(
         console.print("* stopped by a budget in seconds; another run may differ.")
     if any(row["notes"].get("repaired") for row in rows):
         console.print("+ its own answer did not fit the memory; operations were moved until it did.")
+    for row in rows:
+        if "fall_back" in row["notes"]:
+            told = f"{row['method']}: its own answer was worse; this is the portfolio's, {row['notes']['fall_back']}."
+            console.print(told, highlight=False, markup=False, soft_wrap=True)
     _print_stand_ins(console, problem)
     for name, reason in failures.items():
         console.print(f"{name}: no placement. {reason}", highlight=False, markup=False, soft_wrap=True)

@@ -88,6 +88,10 @@ def load_newest(path: str | Path) -> tuple[PlacementPolicy, dict[str, Any]]:
         return load_policy(path)
     except CheckpointError as error:
         older = previous_of(path)
+        if not older.exists() and not path.exists():
+            raise CheckpointError(
+                f"{path.parent}: holds no checkpoint to go on from; give another folder, or begin anew."
+            ) from error
         if not older.exists():
             raise
         warnings.warn(f"{error} Going on from {older.name}, the one before it.", stacklevel=2)
@@ -95,12 +99,13 @@ def load_newest(path: str | Path) -> tuple[PlacementPolicy, dict[str, Any]]:
 
 
 def load_policy(path: str | Path | None = None) -> tuple[PlacementPolicy, dict[str, Any]]:
-    """The policy of a file, and all that the file tells; None: the shipped one.
+    """The policy of a file, or of a training's folder, and all that the file tells; None: the shipped one.
 
     Raises:
         CheckpointError: the file is not there, is damaged, is no placement policy, or is of another version.
     """
     path = SHIPPED if path is None else Path(path)
+    path = path / "policy.pt" if path.is_dir() else path
     try:
         told = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:

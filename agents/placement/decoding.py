@@ -12,7 +12,7 @@ from ...envs.errors import PlacementError
 from ...envs.placement import Placement, PlacementProblem
 from ...envs.placement.graph import Integers
 from .policy import Exploration, PlacementPolicy, Trajectories
-from .rewards import RewardSource
+from .rewards import RewardSource, run_times
 from .tasks import FEATURE_SEED
 
 SAMPLE_TEMPERATURES = ((1.0, 1.0), (1.0, 0.5), (0.0, 0.5), (1.0, 0.25))
@@ -35,7 +35,7 @@ def decode(
     played = [policy.roll_out(prepared, 1, rng, Exploration.greedy()), *_sample(policy, prepared, samples, rng)]
     assignments = np.concatenate([part.assignment for part in played])
     orders = np.concatenate([part.order for part in played])
-    times = reward.times(problem, assignments, orders, rng)
+    times = run_times(reward, problem, assignments, orders, rng)
     return [
         Placement(
             assignments[b],

@@ -30,7 +30,7 @@ def doppler(
     samples: int = 64,
     refine: int = 0,
     refine_seconds: float | None = None,
-    fall_back: bool = True,
+    fall_back: bool | None = None,
 ) -> Placement:
     """Place with a trained policy: the best of its greedy and its sampled placements, in the simulator.
 
@@ -39,8 +39,8 @@ def doppler(
         samples: sampled placements.
         refine: simulator calls of local search from the best of them.
         refine_seconds: a budget in seconds for it instead; the result is then not repeatable.
-        fall_back: take the portfolio's answer where that is better; ``notes["fall_back"]`` then says so. A policy
-            from a ``checkpoint`` of one's own is judged alone.
+        fall_back: take the portfolio's answer where that is better; ``notes["fall_back"]`` then says so. By default
+            the shipped policy does, and a policy from a ``checkpoint`` of one's own does not.
 
     Raises:
         PlacementError: a budget is negative.
@@ -65,7 +65,7 @@ def doppler(
     best = found[0]
     if refine or refine_seconds is not None:
         best = search(problem, found, reward, rng, refine, refine_seconds)
-    if fall_back and checkpoint is None:
+    if fall_back or (fall_back is None and checkpoint is None):
         best = _better(problem, best, portfolio(problem, rng=rng, execution=execution))
     return replace(best, execution=execution)
 

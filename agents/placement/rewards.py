@@ -28,6 +28,29 @@ class RewardSource(Protocol):
         """[B] seconds (or raw units) of placements [B, N], which ``orders`` [B, N] list in the order of choice."""
 
 
+def run_times(
+    source: RewardSource, problem: PlacementProblem, assignments: Integers, orders: Integers, rng: np.random.Generator
+) -> Floats:
+    """What a source tells, checked: it may be anybody's.
+
+    Raises:
+        TrainingError: it did not give one finite time above 0 for each placement.
+    """
+    who = type(source).__name__
+    try:
+        times = np.asarray(source.times(problem, assignments, orders, rng), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TrainingError(f"{who}.times failed ({error}); expected one time for each placement.") from error
+    if times.shape != (len(assignments),):
+        raise TrainingError(
+            f"{who}.times gave shape {times.shape} for {len(assignments)} placements; give one time each."
+        )
+    wrong = ~(np.isfinite(times) & (times >= 0))
+    if wrong.any():
+        raise TrainingError(f"{who}.times gave {times[wrong][0]} for a placement; expected a finite time from 0 up.")
+    return times
+
+
 @dataclass
 class SimulatedTime:
     """The simulator's time of each placement, exact or as a mean over random orders and noise.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -17,7 +17,7 @@ from ...envs.placement import Placement
 from ...envs.placement.graph import Floats
 from . import losses
 from .policy import Exploration, PlacementPolicy, Trajectories
-from .rewards import RewardSource
+from .rewards import RewardSource, run_times
 from .tasks import Task, Tasks
 
 Algorithm = Literal["expert", "reinforce", "ppo"]
@@ -36,6 +36,12 @@ class Learner:
     optimizer: torch.optim.Optimizer
     advantage: losses.Advantage
     episodes: int = 0
+    max_calls: int | None = None
+
+    @property
+    def calls_left(self) -> float:
+        """Simulator calls until the limit."""
+        return np.inf if self.max_calls is None else max(self.max_calls - self.reward.calls, 0)
 
     def play(self, task: Task, episodes: int, rng: np.random.Generator, how: Exploration) -> Trajectories:
         """Episodes that count."""
@@ -53,11 +59,22 @@ class Learner:
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), LONGEST_GRADIENT)
         if not (torch.isfinite(norm) and torch.isfinite(loss)):
             raise TrainingError(
-                f"the gradient is not finite (loss {float(loss.detach()):g}); the last good checkpoint is kept, go on "
-                "from it with a smaller learning rate."
+                f"the gradient is not finite (loss {float(loss.detach()):g}); the last good checkpoint is kept; begin "
+                "anew from it with start=policy.pt and a smaller learning rate."
             )
         self.optimizer.step()
         return float(loss.detach())
+
+
+PAIRS = ("learning_rate", "epsilon", "entropy", "search_heat")
+"""Settings with one value at a stage's start and one at its end."""
+LEAST = {
+    **dict.fromkeys(("updates", "imitations", "student_orders", "search_calls"), 0),
+    **dict.fromkeys(
+        ("batch", "placements", "epochs", "search_every", "search_starts", "followed", "problems", "elites"), 1
+    ),
+}
+"""Settings that are whole numbers, and the least of each."""
 
 
 class Played(NamedTuple):
@@ -93,6 +110,9 @@ class Imitation:
     name: str = "imitation"
 
     problems: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
     def update(
         self, learner: Learner, tasks: list[Task], number: int, rng: np.random.Generator, progress: float
@@ -171,6 +191,7 @@ class Simulation:
     name: str = "simulation"
 
     def __post_init__(self) -> None:
+        check_settings(self)
         if self.algorithm not in get_args(Algorithm):
             raise TrainingError(f"algorithm is {self.algorithm!r}; expected {', '.join(get_args(Algorithm))}.")
         if self.baseline not in get_args(losses.Baseline):
@@ -185,11 +206,11 @@ class Simulation:
         batches = []
         for task in tasks:
             played = learner.play(task, max(self.batch // len(tasks), 1), rng, how)
-            times = learner.reward.times(task.problem, played.assignment, played.order, rng)
+            times = run_times(learner.reward, task.problem, played.assignment, played.order, rng)
             batches.append(Played(task, played, times))
             task.elites.add(played.assignment, played.order, times)
             due = task.visits % self.search_every == 0 and progress <= self.search_until
-            if self.algorithm == "expert" and due:
+            if self.algorithm == "expert" and due and learner.calls_left >= 2 * self.search_starts:
                 self._search(learner, batches[-1], rng, progress)
             task.visits += 1
         told = {"mean": float(np.mean([batch.times.mean() / batch.task.bound for batch in batches]))}
@@ -239,7 +260,7 @@ class Simulation:
         if self.baseline != "greedy":
             return None
         greedy = learner.play(task, 1, rng, Exploration.greedy())
-        return -float(learner.reward.times(task.problem, greedy.assignment, greedy.order, rng)[0]) / task.bound
+        return -float(run_times(learner.reward, task.problem, greedy.assignment, greedy.order, rng)[0]) / task.bound
 
     def _imitated(self, learner: Learner, task: Task) -> torch.Tensor | float:
         """Self-imitation: the loss of the best placement so far."""
@@ -261,12 +282,12 @@ class Simulation:
             starts,
             rng=rng,
             execution=execution,
-            calls=self.search_calls,
+            calls=int(min(self.search_calls, learner.calls_left)),
             hot=_between(self.search_heat, progress),
         )
         learner.reward.calls += sum(item.calls for item in found)
         rows, orders = np.stack([item.assignment for item in found]), np.stack([item.order for item in found])
-        task.elites.add(rows, orders, learner.reward.times(task.problem, rows, orders, rng))
+        task.elites.add(rows, orders, run_times(learner.reward, task.problem, rows, orders, rng))
 
 
 def imitate(
@@ -291,6 +312,38 @@ def imitate(
         scores = policy.score(task.prepared, policy.follow(task.prepared, assignments, orders))
         loss = loss + losses.imitation_loss(scores, order=own_order) / len(tasks)
     return learner.step(loss)
+
+
+def check_settings(stage: Imitation | Simulation) -> None:
+    """Refuse numbers that a stage cannot work with.
+
+    Raises:
+        TrainingError: a setting is of another type, or out of its range; it is named.
+    """
+    for item in fields(stage):
+        value = getattr(stage, item.name)
+        expected = _expected(item.name, value)
+        if expected is not None:
+            told = list(value) if isinstance(value, tuple) else value
+            raise TrainingError(f"stage.{stage.name}.{item.name} is {told!r}; expected {expected}.")
+
+
+def _expected(name: str, value: Any) -> str | None:
+    """What a setting should be, if it is not."""
+    if name in LEAST:
+        fits = type(value) is int and value >= LEAST[name]
+        return None if fits else f"a whole number from {LEAST[name]} up"
+    if name in PAIRS:
+        most = 1.0 if name == "epsilon" else 1e6
+        fits = isinstance(value, tuple) and len(value) == 2 and all(_is_number(end, most) for end in value)
+        return None if fits else f"two numbers from 0 to {most:g}, at the start and at the end"
+    if name in ("clip", "gradient", "self_imitation") and not _is_number(value, 1e6):
+        return "a number from 0 up"
+    return None
+
+
+def _is_number(value: Any, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
 
 
 def _between(ends: tuple[float, float], progress: float) -> float:

@@ -21,7 +21,7 @@ from .checkpoint import keep_last, load_newest, load_policy, policy_class, save_
 from .decoding import decode
 from .policy import PlacementPolicy
 from .rewards import RewardSource, SimulatedTime
-from .stages import STAGES, Imitation, Learner, Simulation
+from .stages import PAIRS, STAGES, Imitation, Learner, Simulation
 from .tasks import MakeProblem, Tasks
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -48,7 +48,8 @@ class PlacementPlan:
         patience: validations without a better one after which a stage ends; None for never.
         seconds: a limit for all updates; a stage's share is its share of the updates. Learning rates then follow
             the clock, and the result is not repeatable.
-        max_calls: a limit of simulator calls, of teachers and searches too.
+        max_calls: a limit of simulator calls, of teachers and searches too; the update under way and the validation
+            that follows are finished.
     """
 
     problems: Sequence[PlacementProblem] | MakeProblem
@@ -72,15 +73,25 @@ class PlacementPlan:
     max_calls: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("count", "threads", "validate_every", "validations"):
-            if getattr(self, name) < 1:
-                raise TrainingError(f"{name} is {getattr(self, name)}; expected a whole number from 1 up.")
+        least = {"count": 1, "threads": 1, "validate_every": 1, "validations": 1, "samples": 0, "seed": 0}
+        for name, low in least.items():
+            value = getattr(self, name)
+            if type(value) is not int or not low <= value < 2**63:
+                raise TrainingError(f"{name} is {value!r}; expected a whole number from {low} up, below 2^63.")
         for name in ("seconds", "max_calls", "patience"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise TrainingError(f"{name} is {value}; expected a number above 0, or null for no limit.")
+        if isinstance(self.problems, PlacementProblem) or (
+            not callable(self.problems) and not all(isinstance(item, PlacementProblem) for item in self.problems)
+        ):
+            raise TrainingError(
+                "problems is no list of PlacementProblem; give [PlacementProblem(graph, topology), ...]."
+            )
         if not callable(self.problems) and not self.problems:
             raise TrainingError("there is no problem to train on; give at least one graph.")
+        if str(self.device).partition(":")[0] not in ("cpu", "cuda"):
+            raise TrainingError(f"device is {self.device!r}; expected cpu or cuda.")
         if self.device != "cpu" and not torch.cuda.is_available():
             raise TrainingError(f"device is {self.device}, but torch sees no GPU here; use device=cpu.")
         if sum(stage.updates for stage in self.made_stages()) < 1:
@@ -101,7 +112,7 @@ class PlacementPlan:
             for key in settings or {}:
                 if key not in known:
                     raise TrainingError(f"the stage {name} has no setting {key!r}; it has {', '.join(known)}.")
-            made.append(STAGES[name](**{key: _tupled(value) for key, value in (settings or {}).items()}))
+            made.append(STAGES[name](**{key: _setting(key, value) for key, value in (settings or {}).items()}))
         return made
 
     def train(
@@ -158,6 +169,10 @@ class _Run:
             policy, told = load_newest(folder / "last.pt")
             self._check_same_plan(told)
         policy = policy.to(plan.device).train()
+        if reward is not None and reward.execution not in ("fifo", "priority"):
+            raise TrainingError(
+                f"{type(reward).__name__}.execution is {reward.execution!r}; expected fifo or priority."
+            )
         source = reward or SimulatedTime(plan.execution, plan.runs, plan.noise)  # type: ignore[arg-type]
         self.learner = Learner(
             policy=policy,
@@ -165,6 +180,7 @@ class _Run:
             reward=source,
             optimizer=torch.optim.Adam(policy.parameters(), 1e-3),
             advantage=losses.Advantage("batch"),
+            max_calls=plan.max_calls,
         )
         self.validation = (
             Tasks(policy, plan.validation, plan.validations) if plan.validation is not None else self.learner.tasks
@@ -238,7 +254,7 @@ class _Run:
             task.elites.add(found[0].assignment, found[0].order, found[0].makespan)
             ratios.append((found[0].makespan / task.bound, found[0].notes["greedy"] / task.bound))
             times.append((found[0].makespan / task.problem.time_unit, task.elites.best / task.problem.time_unit))
-        best, greedy = np.exp(np.log(np.array(ratios)).mean(axis=0)).tolist()
+        best, greedy = np.exp(np.log(np.maximum(ratios, 1e-300)).mean(axis=0)).tolist()
         state["update"] = update
         line = {"stage": stage, "update": update, "ratio": best, "ratio_greedy": greedy}
         if len(times) == 1:
@@ -315,6 +331,9 @@ def new_policy(plan: PlacementPlan) -> PlacementPolicy:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(plan.seed)
         try:
+            for key, value in plan.options.items():
+                if isinstance(value, int) and value < (0 if key in ("random", "layers", "rounds") else 1):
+                    raise TrainingError(f"options.{key} is {value}; expected a larger number.")
             return policy_class(plan.policy)(**plan.options)
         except TypeError as error:
             raise TrainingError(
@@ -322,7 +341,10 @@ def new_policy(plan: PlacementPlan) -> PlacementPolicy:
             ) from error
 
 
-def _tupled(value: Any) -> Any:
+def _setting(key: str, value: Any) -> Any:
+    """Lists as tuples; one number for the start and the end where two are expected."""
+    if key in PAIRS and isinstance(value, int | float):
+        return (value, value)
     return tuple(value) if isinstance(value, list) else value
 
 

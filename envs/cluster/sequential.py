@@ -121,7 +121,7 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
         """As of the environment, before the first decision."""
         self._last, info = self.env.reset(seed=seed, options=options)
         self._decided = None
-        _, _, _, more = self._pass_quiet_rounds()
+        self._owed, _, _, more = self._pass_quiet_rounds()
         return self._observe(), info | more | {"action_mask": self.action_masks()}
 
     def step(self, action: Any) -> Any:
@@ -158,7 +158,9 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
         """Step the environment, and on through rounds without a decision."""
         self._last, reward, terminated, truncated, info = self.env.step(action)
         more = self._pass_quiet_rounds(terminated, truncated)
-        reward, terminated, truncated = float(reward) + more[0], more[1], more[2]
+        # rounds that passed before the first decision of the episode count, too: nobody could take their reward yet
+        reward, terminated, truncated = float(reward) + more[0] + self._owed, more[1], more[2]
+        self._owed = 0.0
         info = info | more[3] | told | {"action_mask": self.action_masks()}
         return self._observe(), reward, terminated, truncated, info
 

@@ -369,14 +369,14 @@ def test_the_command_trains_and_simulate_uses_it(tmp_path: Path, monkeypatch: py
     words = [f"agent.{key}={value}" for key, value in QUICK.items() if isinstance(value, int)]
     words += ["agent.jobs=[3,5]", "agent.ppo_jobs=[3,6]", "agent.ppo.n_steps=16", "agent.ppo.batch_size=32"]
     words += ["agent.clusters=['v100:8 k80:4']", "agent.validation=[[3,null,0]]"]
-    assert main(["train", *words]) == 0
+    assert main(["train", "agent=cluster", *words]) == 0
     (policy,) = tmp_path.glob("runs/train/*/policy.pt")
     assert len((policy.parent / "metrics.jsonl").read_text().splitlines()) == 3
     simulated = ["simulate", "workload.jobs=6", "scheduler=[learned]", f"scheduler.learned.checkpoint={policy}"]
     assert main([*simulated, "pictures=false"]) == 0
-    assert main(["train", *words, f"resume={policy.parent}", "seed=1"]) == 2
-    assert main(["train", "agent.imitation_rouns=1"]) == 2
-    assert main(["train", "seed=-1"]) == 2
+    assert main(["train", "agent=cluster", *words, f"resume={policy.parent}", "seed=1"]) == 2
+    assert main(["train", "agent=cluster", "agent.imitation_rouns=1"]) == 2
+    assert main(["train", "agent=cluster", "seed=-1"]) == 2
 
 
 def test_the_yaml_holds_the_plans_own_values() -> None:
@@ -387,7 +387,7 @@ def test_the_yaml_holds_the_plans_own_values() -> None:
     from hadoppler.scripts import train as command
 
     with hydra.initialize_config_module("hadoppler.conf", version_base="1.3"):
-        config = hydra.compose("train")
+        config = hydra.compose("train", ["agent=cluster"])
     made = command.instantiate(config.agent, _convert_="all"), TrainingPlan()
     plan, own = (json.loads(json.dumps(asdict(one))) for one in made)
     for name in own.keys() - {"ppo"}:

@@ -7,6 +7,7 @@ import itertools
 import pickle
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -124,6 +125,22 @@ def test_h18_three_episodes_repeat(options: dict) -> None:
     for (first, *more), (second, *others) in zip(*runs, strict=True):
         equal(first, second)
         assert more == others
+
+
+def test_what_passes_before_the_first_decision_counts() -> None:
+    """The only node is down when the job arrives: the wait is part of the episode's reward."""
+    workload = make_workload("headline", jobs=1, seed=0)
+    late = replace(workload, jobs=(replace(workload.jobs[0], arrival=37.5, workers=1),))
+    cluster = Cluster.parse("v100:4")
+    failures = [NodeEvent(20.0, cluster.nodes[0].name, "fail"), NodeEvent(300.0, cluster.nodes[0].name, "restore")]
+    env = wrapped(late, cluster, round_s=60, failures=failures)
+    env.reset(seed=0)
+    total, done = 0.0, False
+    while not done:
+        _, reward, done, _, info = env.step(int(np.argmax(env.action_masks())))
+        total += reward
+    assert info["mean_jct_s"] > 262.5
+    assert total * info["scale"] == pytest.approx(-info["mean_jct_s"], rel=1e-9)
 
 
 @given(worlds(), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 1000))

@@ -95,6 +95,8 @@ def launch(
         sys.argv = previous
         members = read_members(sweep)
         print_members(Console(), members)
+    if SweepFolder.current is not None and not members and not mistakes:
+        mistakes.append(CommandError(f"no member of the sweep left a result in {SweepFolder.current}; see its logs."))
     failed = [member for member in members if member.state != "finished"]
     told = [one_sentence(mistake, name, arguments) for mistake in mistakes]
     for sentence in [*told, *(f"{member.reason} (member {member.number}: {member.name})" for member in failed)]:

@@ -27,6 +27,11 @@ class SweepFolder(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Hydra calls this before any member begins."""
         SweepFolder.current = Path(str(config.hydra.sweep.dir)).absolute()
+        if "joblib" in str(config.hydra.launcher._target_):
+            from joblib.externals.loky import get_reusable_executor
+
+            # processes kept from an earlier sweep would go on in its folder, with its environment
+            get_reusable_executor().shutdown(wait=True)
 
 
 @dataclass(frozen=True)

@@ -440,3 +440,14 @@ def test_two_in_one_folder_are_refused(tmp_path: Path) -> None:
     with recorded(tmp_path, lambda error: (1, "")), refused, recorded(tmp_path, lambda error: (2, "")):
         pass
     assert read_status(tmp_path)["state"] == "finished"
+
+
+def test_sweeps_from_two_folders_in_one_process(
+    launcher: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that a launcher keeps do not go on in the folder of the first sweep."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert train.main(["-m", *launcher, *PLAN, "pictures=false", "seed=1,2"]) == 0
+        assert len(list((tmp_path / name).rglob("status.json"))) == 2

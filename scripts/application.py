@@ -76,7 +76,8 @@ def launch(
             mistakes.append(error)
             return None
 
-    previous, SweepFolder.current = sys.argv, None
+    SweepFolder.forget()
+    previous = sys.argv
     sys.argv = [f"hadoppler {name}", *arguments]
     try:
         hydra.main(version_base="1.3", config_path=CONFIG_PATH, config_name=name)(run_one)()

@@ -24,6 +24,11 @@ class SweepFolder(Callback):
 
     current: ClassVar[Path | None] = None
 
+    @classmethod
+    def forget(cls) -> None:
+        """Before a command: no sweep has begun."""
+        cls.current = None
+
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Hydra calls this before any member begins."""
         SweepFolder.current = Path(str(config.hydra.sweep.dir)).absolute()

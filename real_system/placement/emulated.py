@@ -1,0 +1,135 @@
+"""Emulated devices: real threads and real messages, but operations only take their time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter, sleep
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...envs.errors import PlacementError
+from ...envs.placement import PlacementProblem
+from ...envs.placement.graph import Floats
+from .links import Links, TimedLinks, wake_up_on_time
+from .run_plan import RunPlan
+from .threads import ThreadExecutor
+
+if TYPE_CHECKING:
+    import torch
+
+LONGEST_NAP_S = 0.2
+"""An operation looks that often whether the execution has been ended."""
+
+
+@dataclass(eq=False)
+class EmulatedDevices:
+    """Devices that behave as a problem says: its costs, its links and their contention.
+
+    Attributes:
+        truth: graph and devices; may differ from the problem that placements are made for.
+        unit_s: seconds that a unit of the problem's time takes, 1 unless its costs are raw or to be scaled.
+        jitter: deviation of the logarithm of a lognormal factor of mean 1 on every operation and transfer.
+        slowness: [D] factor on the times of each device's operations; change it to let a device drift.
+    """
+
+    truth: PlacementProblem
+    unit_s: float = 1.0
+    jitter: float = 0.0
+    slowness: Floats = field(default_factory=lambda: np.ones(1))
+
+    def __post_init__(self) -> None:
+        if not self.unit_s > 0 or not 0 <= self.jitter < 10:
+            raise PlacementError(
+                f"unit_s is {self.unit_s} and jitter {self.jitter}; expected a number above 0 and one from 0 to 10."
+            )
+        self.slowness = np.broadcast_to(np.asarray(self.slowness, dtype=np.float64), (self.truth.d,)).copy()
+
+    def job(self, plan: RunPlan, inputs: Mapping[str, Any] | None, seed: int) -> EmulatedJob:
+        """As of ``DeviceKind``; inputs have no meaning here."""
+        rng = np.random.default_rng(seed)
+        placed, truth = np.array(plan.assignment), self.truth
+        seconds = truth.compute_s[np.arange(truth.n), placed] * self.unit_s * self.slowness[placed]
+        size = np.array([item.bytes for item in plan.transfers])
+        source = np.array([item.source for item in plan.transfers], dtype=np.int64)
+        target = np.array([item.target for item in plan.transfers], dtype=np.int64)
+        moved = truth.seconds_per_byte[source, target] * size * self.unit_s
+        if self.jitter:
+            seconds = seconds * self._factors(rng, len(seconds))
+            moved = moved * self._factors(rng, len(moved))
+        latency = truth.latency[source, target] * self.unit_s
+        return EmulatedJob(seconds.tolist(), list(zip(moved.tolist(), latency.tolist(), strict=True)))
+
+    def _factors(self, rng: np.random.Generator, count: int) -> Floats:
+        return np.exp(self.jitter * rng.standard_normal(count) - 0.5 * self.jitter**2)
+
+    def links(self) -> Links:
+        """As of ``DeviceKind``."""
+        assert self.truth.contention is not None, "problems always have one"
+        return TimedLinks(self.truth.contention, self.truth.topology.channels)
+
+    def enter_thread(self) -> None:
+        """As of ``DeviceKind``."""
+        wake_up_on_time()
+
+
+@dataclass(eq=False)
+class EmulatedJob:
+    """Times of one execution: [N] seconds of operations, [K] seconds and latency of transfers."""
+
+    seconds: list[float]
+    moved: list[tuple[float, float]]
+    ended: bool = False
+
+    def compute(self, v: int) -> None:
+        """Sleep until the operation is over."""
+        until = perf_counter() + self.seconds[v]
+        while (left := until - perf_counter()) > 0 and not self.ended:
+            sleep(min(left, LONGEST_NAP_S))
+
+    def payload(self, transfer: int) -> None:
+        """Nothing is carried."""
+
+    def copy(self, transfer: int, payload: Any) -> tuple[float, float]:
+        """Seconds and latency of a transfer."""
+        return self.moved[transfer]
+
+    def arrive(self, transfer: int, payload: Any) -> None:
+        """Nothing is kept."""
+
+    def release(self, v: int) -> None:
+        """Nothing is held."""
+
+    def outputs(self, phase: int) -> dict[str, torch.Tensor]:
+        """Nothing is computed."""
+        return {}
+
+    def provide(self, inputs: Mapping[int, torch.Tensor]) -> None:
+        """Nothing is read."""
+
+    def stop(self) -> None:
+        """End operations that sleep."""
+        self.ended = True
+
+
+def emulated_executor(
+    problem: PlacementProblem,
+    *,
+    truth: PlacementProblem | None = None,
+    unit_s: float = 1.0,
+    jitter: float = 0.0,
+    timeout: float = 60.0,
+) -> ThreadExecutor:
+    """An executor of emulated devices; ``truth`` is how they really are, by default as the problem says.
+
+    Raises:
+        PlacementError: the truth is of another graph or another number of devices, or a number is not usable.
+    """
+    actual = truth or problem
+    if (actual.n, actual.d) != (problem.n, problem.d):
+        raise PlacementError(
+            f"{problem.graph.title}: the truth has {actual.n} operations and {actual.d} devices, the problem "
+            f"{problem.n} and {problem.d}; make them equal."
+        )
+    return ThreadExecutor(problem, EmulatedDevices(actual, unit_s, jitter), timeout)

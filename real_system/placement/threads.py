@@ -1,0 +1,271 @@
+"""The executor of CPU and emulated devices: a thread for each device, and what carries tensors between them."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping
+from heapq import heappop
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from numpy.typing import ArrayLike
+
+from ...envs.placement import PlacementProblem
+from .executor import Execution, ExecutionTimeoutError, Mode, Order, explain, ranks
+from .interference import waited_seconds
+from .links import Links
+from .run import Failure, Job, LevelBarrier, Run
+from .run_plan import GraphTables, RunPlan
+
+if TYPE_CHECKING:
+    import torch
+
+OPEN = -1
+"""Message to a device: the next level begins."""
+PATIENCE_S = 1.0
+"""How long threads get to return when an execution is ended."""
+SWITCH_S = 5e-5
+"""Longest time that one thread keeps the interpreter while others wait (our choice; Python's default is 5 ms)."""
+
+
+class DeviceJob(Job, Protocol):
+    """A job that also tells what the graph returned."""
+
+    def outputs(self, phase: int) -> dict[str, torch.Tensor]:
+        """What the graph returns and has computed by the end of a phase."""
+
+    def provide(self, inputs: Mapping[int, torch.Tensor]) -> None:
+        """Inputs of the second phase, by number."""
+
+
+class DeviceKind(Protocol):
+    """CPU or emulated devices: what threads do for them."""
+
+    def job(self, plan: RunPlan, inputs: Mapping[str, Any] | None, seed: int) -> DeviceJob:
+        """What one execution does."""
+
+    def links(self) -> Links:
+        """New links between the devices."""
+
+    def enter_thread(self) -> None:
+        """Prepare the calling thread for work."""
+
+
+class ThreadExecutor:
+    """A thread per device takes the best ready operation as soon as it has ended the last one.
+
+    Threads begin with the first execution and live until ``close``, or until an execution fails. One execution goes
+    on at a time. Times are measured in the threads.
+    """
+
+    def __init__(self, problem: PlacementProblem, kind: DeviceKind, timeout: float = 60.0) -> None:
+        self.problem, self.kind, self.timeout = problem, kind, timeout
+        self.tables = GraphTables.of(problem)
+        self._workers: list[_Worker] = []
+        self._stuck: list[_Worker] = []
+        self._links: Links | None = None
+        self._plans: dict[bytes, RunPlan] = {}
+
+    def run(
+        self,
+        assignment: ArrayLike,
+        inputs: Mapping[str, torch.Tensor] | None = None,
+        *,
+        order: Order = "fifo",
+        priority: ArrayLike | None = None,
+        mode: Mode = "work_conserving",
+        timeout: float | None = None,
+        seed: int = 0,
+    ) -> Execution:
+        """As of ``Executor``."""
+        rank = ranks(self.problem, order, priority, mode)
+        plan = self.plan(assignment)
+        barrier = LevelBarrier(plan) if mode == "bulk_synchronous" else None
+        job = self.kind.job(plan, inputs, seed)
+        self._start_threads()
+        waited = self._waited()
+        run = Run(plan, job, rank, barrier)
+        self.carry_on(run, 0, timeout)
+        return Execution(run.schedule(), run.ready_times(), job.outputs(0), self._waited() - waited)
+
+    def plan(self, assignment: ArrayLike) -> RunPlan:
+        """Lists for an assignment; those of the last one are kept."""
+        placed = self.problem.check_assignment(assignment)
+        key = placed.tobytes()
+        if key not in self._plans:
+            self._plans = {key: RunPlan.of(self.tables, placed)}
+        return self._plans[key]
+
+    def carry_on(self, run: Run, phase: int, timeout: float | None = None) -> None:
+        """Do one phase of an execution and wait for its end.
+
+        Raises:
+            ExecutionError: something failed, or took too long; the threads have ended.
+        """
+        self._start_threads()
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(min(SWITCH_S, interval))
+        if phase == 0:
+            run.begun = perf_counter()
+        for worker in self._workers:
+            worker.tasks.put((run, phase))
+        try:
+            self._wait(run, self.timeout if timeout is None else timeout)
+        except BaseException:
+            run.stop()
+            self._end_threads()
+            raise
+        finally:
+            sys.setswitchinterval(interval)
+
+    def _wait(self, run: Run, timeout: float) -> None:
+        """Until every device has done its part."""
+        deadline = perf_counter() + timeout
+        for _ in self._workers:
+            try:
+                report = run.reports.get(timeout=max(deadline - perf_counter(), 0.0))
+            except Empty:
+                names = self.problem.graph.names
+                under_way = [f"{names[v]!r} on device {d}" for d, v in enumerate(run.running) if v >= 0]
+                raise ExecutionTimeoutError(
+                    f"{self.problem.graph.title}: the execution did not end within {timeout:g} s; under way: "
+                    f"{', '.join(under_way) or 'transfers only'}; give more time with timeout=."
+                ) from None
+            if isinstance(report, Failure):
+                raise explain(report.doing, report.error) from report.error
+
+    def close(self) -> None:
+        """End all threads; one inside an operation that does not return ends with it."""
+        self._end_threads()
+
+    def __enter__(self) -> ThreadExecutor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def stuck(self) -> list[str]:
+        """Threads of ended executions that are still inside an operation."""
+        self._stuck = [worker for worker in self._stuck if worker.thread.is_alive()]
+        return [worker.thread.name for worker in self._stuck]
+
+    def _start_threads(self) -> None:
+        if not self._workers:
+            links = self._links = self.kind.links()
+            self._workers = [_Worker(device, links, self.kind) for device in range(self.problem.d)]
+
+    def _end_threads(self) -> None:
+        workers, self._workers = self._workers, []
+        for worker in workers:
+            worker.tasks.put(None)
+        deadline = perf_counter() + PATIENCE_S
+        for worker in workers:
+            worker.thread.join(max(deadline - perf_counter(), 0.0))
+        self._stuck = [worker for worker in [*self._stuck, *workers] if worker.thread.is_alive()]
+        if self._links is not None:
+            self._links.close()
+            self._links = None
+
+    def _waited(self) -> float:
+        return waited_seconds(worker.thread.native_id for worker in self._workers)
+
+
+class _Worker:
+    """The thread of one device."""
+
+    def __init__(self, device: int, links: Links, kind: DeviceKind) -> None:
+        self.device, self.links, self.kind = device, links, kind
+        self.tasks: SimpleQueue[tuple[Run, int] | None] = SimpleQueue()
+        self.thread = threading.Thread(target=self._serve, name=f"device-{device}", daemon=True)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        self.kind.enter_thread()
+        while (task := self.tasks.get()) is not None:
+            run, phase = task
+            try:
+                self._work(run, phase)
+            except BaseException as error:  # also what would end the thread: the execution must hear of it
+                run.fail(self._doing(run), error)
+            finally:
+                run.running[self.device] = -1
+            run.reports.put(self.device)
+
+    def _doing(self, run: Run) -> str:
+        v = run.running[self.device]
+        what = f"operation {run.plan.problem.graph.names[v]!r}" if v >= 0 else "the thread"
+        return f"{run.plan.problem.graph.title}: {what} on device {self.device}"
+
+    def _work(self, run: Run, phase: int) -> None:
+        """All operations of one phase; the loop that decides what a hop costs."""
+        device, plan, job, barrier, post = self.device, run.plan, run.job, run.barrier, self.links.post
+        inbox, heap, waiting, running = run.inboxes[device], run.heaps[device], run.waiting, run.running
+        local, sends, release = plan.local, plan.sends, job.release
+        admit, compute, start, end = run.admit, job.compute, run.start, run.end
+        self._enter_phase(run, phase)
+        for _ in range(plan.count[phase][device]):
+            while not heap or not inbox.empty():
+                if not self._receive(run, inbox.get()):
+                    return
+            v = heappop(heap)[1]
+            running[device] = v
+            start[v] = perf_counter()
+            compute(v)
+            now = end[v] = perf_counter()
+            running[device] = -1
+            for w in local[v]:
+                waiting[w] -= 1
+                if not waiting[w]:
+                    admit(w, device, now)
+            for transfer in sends[v]:
+                post(run, transfer, job.payload(transfer))
+            release(v)
+            if barrier is not None:
+                barrier.ended(v)
+                self._advance(run)
+
+    def _enter_phase(self, run: Run, phase: int) -> None:
+        """Admit what may start at the beginning of a phase."""
+        tables, now = run.plan.tables, perf_counter()
+        if phase == 0:
+            for v in run.plan.entries[self.device]:
+                if not tables.late[v]:
+                    run.admit(v, self.device, now)
+            return
+        for v, late in enumerate(tables.late):
+            if late and run.plan.assignment[v] == self.device:
+                run.waiting[v] -= 1
+                if not run.waiting[v]:
+                    run.admit(v, self.device, now)
+
+    def _receive(self, run: Run, message: tuple[int, Any] | int | None) -> bool:
+        """Take one message; False if the execution has ended."""
+        if message is None:
+            return False
+        if isinstance(message, int):
+            run.open(self.device)
+            return True
+        transfer, payload = message
+        now = perf_counter()
+        run.job.arrive(transfer, payload)
+        for w in run.plan.transfers[transfer].consumers:
+            run.waiting[w] -= 1
+            if not run.waiting[w]:
+                run.admit(w, self.device, now)
+        if run.barrier is not None:
+            self._advance(run)
+        return True
+
+    @staticmethod
+    def _advance(run: Run) -> None:
+        """Begin the next level everywhere if this was the last thing that it waited for."""
+        assert run.barrier is not None, "checked by the callers"
+        if run.barrier.advance():
+            for inbox in run.inboxes:
+                inbox.put(OPEN)

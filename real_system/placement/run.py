@@ -66,13 +66,12 @@ class Run:
         self.running = [-1] * devices
         self.failed = False
         nan = float("nan")
-        self.ready, self.start, self.end = [nan] * plan.problem.n, [nan] * plan.problem.n, [nan] * plan.problem.n
+        self.start, self.end = [nan] * plan.problem.n, [nan] * plan.problem.n
         self.produced, self.sent, self.arrived = [nan] * count, [nan] * count, [nan] * count
-        self.begun = perf_counter()
+        self.begun = self.resumed = perf_counter()
 
     def admit(self, v: int, device: int, now: float) -> None:
         """Operation v has all that it waits for: put it where its device looks for the next one."""
-        self.ready[v] = now
         if self.barrier is None or self.barrier.admits(v, device):
             heappush(self.heaps[device], (now if self.rank is None else self.rank[v], v))
 
@@ -117,8 +116,15 @@ class Run:
         return Schedule(assignment, start, end, transfers, peak, float(np.nanmax(end)))
 
     def ready_times(self) -> Floats:
-        """[N] when the last thing that each operation waited for was there."""
-        return self._times(self.ready)
+        """[N] when the last thing that each operation waited for was on its device, whenever its thread noticed."""
+        plan, graph = self.plan, self.plan.problem.graph
+        placed, end, arrived = np.array(plan.assignment), self._times(self.end), self._times(self.arrived)
+        ready = np.where(plan.tables.late, self.resumed - self.begun, 0.0)
+        here = placed[graph.edge_source] == placed[graph.edge_target]
+        np.fmax.at(ready, graph.edge_target[here], end[graph.edge_source[here]])
+        for number, item in enumerate(plan.transfers):
+            np.fmax.at(ready, list(item.consumers), arrived[number])
+        return ready
 
     def _times(self, values: Sequence[float]) -> Floats:
         return np.array(values, dtype=np.float64) - self.begun

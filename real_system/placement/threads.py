@@ -108,8 +108,9 @@ class ThreadExecutor:
         self._start_threads()
         interval = sys.getswitchinterval()
         sys.setswitchinterval(min(SWITCH_S, interval))
+        run.resumed = perf_counter()
         if phase == 0:
-            run.begun = perf_counter()
+            run.begun = run.resumed
         for worker in self._workers:
             worker.tasks.put((run, phase))
         try:

@@ -77,10 +77,11 @@ def transfers(folder: Path, quick: bool) -> Iterator[tuple[str, list[str], str]]
             yield f"transfer/{row}", [f"graph={graph}", f"agent.start={start}"], graph
     first = train_cell("main/doppler", ["graph=llama_layer", "seed=0"], folder, quick)[0]
     eight = ["graph=llama_layer", "graph.devices=8", "topology=8xV100-slow", f"agent.start={first}"]
-    unequal = ["graph=llama_layer", "+topology.speeds=[1,1,0.5,0.5]", f"agent.start={first}"]
-    for row in ("fine_tuned_2k", "fine_tuned_4k"):
-        yield f"transfer/{row}", eight, "8 devices, unequal links"
-        yield f"transfer/{row}", [item.lstrip("+") for item in unequal], "unequal devices"
+    unequal = ["graph=llama_layer", "topology.speeds=[1,1,0.5,0.5]", f"agent.start={first}"]
+    for settings, what in ((eight, "8 devices, unequal links"), (unequal, "unequal devices")):
+        for row in ("fine_tuned_2k", "fine_tuned_4k"):
+            yield f"transfer/{row}", settings, what
+        yield "main/doppler", [*settings[:-1], "seed=0"], f"{what}, full training"
 
 
 def settings_of(name: str, settings: list[str], quick: bool) -> DictConfig:

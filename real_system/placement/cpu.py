@@ -137,7 +137,11 @@ class CpuJob:
 
 
 def random_inputs(problem: PlacementProblem, seed: int) -> dict[str, torch.Tensor]:
-    """A tensor for every graph input: normal numbers, zeros for integers, of the input's type."""
+    """A tensor for every graph input, of its type: normal numbers, or zeros for integers.
+
+    Raises:
+        GraphError: an input has no type.
+    """
     import torch
 
     generator = torch.Generator().manual_seed(seed)
@@ -146,8 +150,9 @@ def random_inputs(problem: PlacementProblem, seed: int) -> dict[str, torch.Tenso
         if entry.type is None:
             raise GraphError(f"{problem.graph.title}: the input {entry.name!r} has no type; give inputs=.")
         dtype = getattr(torch, entry.type.dtype)
-        if dtype.is_floating_point:
-            values[entry.name] = torch.randn(entry.type.shape, generator=generator).to(dtype)
+        if dtype.is_floating_point or dtype.is_complex:
+            drawn = torch.complex64 if dtype.is_complex else torch.float32
+            values[entry.name] = torch.randn(entry.type.shape, generator=generator, dtype=drawn).to(dtype)
         else:
             values[entry.name] = torch.zeros(entry.type.shape, dtype=dtype)
     return values

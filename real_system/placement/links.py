@@ -65,12 +65,12 @@ class Couriers:
         """Copy at once what is small, else leave it to the target's courier."""
         item, now = run.plan.transfers[transfer], perf_counter()
         run.produced[transfer] = now
+        posted = Posted(now, item.operation, item.target, transfer, run, payload)
         if item.bytes <= self.inline_bytes and self.rate == float("inf"):
-            run.sent[transfer] = now
-            deliver(run, transfer, run.job.copy(transfer, payload))
+            self._copy(posted)
             return
         with self._lock:
-            self._pending[item.target].append(Posted(now, item.operation, item.target, transfer, run, payload))
+            self._pending[item.target].append(posted)
         self._wake[item.target].put(True)
 
     def close(self) -> None:

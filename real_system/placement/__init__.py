@@ -1,6 +1,7 @@
 """Placed graphs on real and emulated devices."""
 
 from .cpu import cpu_executor
+from .cuda import cuda_executor
 from .emulated import emulated_executor
 from .executor import Execution, ExecutionError, ExecutionTimeoutError, Executor
 
@@ -10,5 +11,6 @@ __all__ = [
     "ExecutionTimeoutError",
     "Executor",
     "cpu_executor",
+    "cuda_executor",
     "emulated_executor",
 ]

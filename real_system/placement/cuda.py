@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 
 from ...envs.errors import PlacementError
 from ...envs.placement import PlacementProblem, simulate
+from .cuda_ahead import Ahead
 from .cuda_calls import CudaCalls, TorchCuda
-from .cuda_launch import Ahead, Driven
+from .cuda_driven import Driven
 from .cuda_streams import Clock, Streams
 from .cuda_tensors import CudaDevices, CudaJob
 from .executor import Execution, ExecutionError, ExecutionTimeoutError, Mode, Order, explain, ranks
@@ -109,18 +110,14 @@ class CudaExecutor:
         self._job(run).send_inputs()
         self._rest(deadline)
         order = self._order(run) if self.launch == "ahead" else []
+        clock = Clock(self.calls, dict(zip(self.kind.gpus, self._streams.compute, strict=True)))
         run.resumed = self.calls.now()
         if phase == 0:
             run.begun = run.resumed
-        clock = Clock(self.calls, dict(zip(self.kind.gpus, self._streams.compute, strict=True)))
         if self.launch == "ahead":
-            ahead = Ahead(run, phase, self._streams, clock, deadline)
-            ahead.go(order)
-            ahead.note_produced()
+            Ahead(run, phase, self._streams, clock, deadline).go(order)
         else:
-            driven = Driven(run, phase, self._streams, clock, deadline)
-            driven.go()
-            driven.note_produced()
+            Driven(run, phase, self._streams, clock, deadline).go()
 
     @staticmethod
     def _job(run: Run) -> CudaJob:

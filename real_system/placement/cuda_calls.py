@@ -94,7 +94,8 @@ class TorchCuda:
     def __init__(self) -> None:
         import torch
 
-        self.torch, self.cuda = torch, torch.cuda
+        self.torch = torch
+        self.cuda: Any = torch.cuda
 
     def count(self) -> int:
         """As of ``CudaCalls``."""

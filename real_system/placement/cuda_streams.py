@@ -52,18 +52,20 @@ class Streams:
 class Clock:
     """Reads events in the host's time.
 
-    Every GPU has a base event, recorded while its streams rest, so that it happens within microseconds of the host's
-    look at its own clock. Times of one GPU are exact to half a microsecond; between two GPUs, and between a GPU and
-    the host, they are off by what a launch takes, some microseconds.
+    Every GPU has a base event, which happens while its streams rest, and which the host sees at once. Times of one GPU
+    are exact to half a microsecond. They are late by what the host took to see the event, some microseconds, so that
+    nothing seems to begin before the host has asked for it; two GPUs' times differ by as much.
     """
 
     def __init__(self, calls: CudaCalls, bases: Mapping[int, Any]) -> None:
-        """Start the clock; ``bases`` maps GPUs to a stream of theirs."""
+        """Start the clock; ``bases`` maps GPUs to a stream of theirs, which is at rest."""
         self._calls = calls
         self._bases: dict[int, tuple[Any, float]] = {}
         for gpu, stream in bases.items():
             base = calls.event()
             calls.record(base, stream)
+            while not calls.done(base):
+                calls.pause()
             self._bases[gpu] = base, calls.now()
 
     def time(self, gpu: int, event: Any) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from .policy import Exploration, PlacementPolicy, Trajectories
 from .rewards import RewardSource, run_times
 from .tasks import Task, Tasks
 
+if TYPE_CHECKING:
+    from .online import Online, Phase, RealSource
+
 Algorithm = Literal["expert", "reinforce", "ppo"]
 Told = dict[str, float]
 LONGEST_GRADIENT = 1.0
@@ -28,7 +31,7 @@ LONGEST_GRADIENT = 1.0
 
 @dataclass(eq=False)
 class Learner:
-    """What all stages work on."""
+    """What all stages work on; ``real`` and ``phase`` are stage III's: what runs placements, and what that showed."""
 
     policy: PlacementPolicy
     tasks: Tasks
@@ -37,6 +40,8 @@ class Learner:
     advantage: losses.Advantage
     episodes: int = 0
     max_calls: int | None = None
+    real: RealSource | None = None
+    phase: Phase | None = None
 
     @property
     def calls_left(self) -> float:
@@ -69,10 +74,11 @@ class Learner:
 PAIRS = ("learning_rate", "epsilon", "entropy", "search_heat")
 """Settings with one value at a stage's start and one at its end."""
 LEAST = {
-    **dict.fromkeys(("updates", "imitations", "student_orders", "search_calls"), 0),
+    **dict.fromkeys(("updates", "imitations", "student_orders", "search_calls", "repeated", "searched"), 0),
     **dict.fromkeys(
         ("batch", "placements", "epochs", "search_every", "search_starts", "followed", "problems", "elites"), 1
     ),
+    **dict.fromkeys(("refresh", "check_every"), 1),
 }
 """Settings that are whole numbers, and the least of each."""
 
@@ -121,7 +127,7 @@ class Imitation:
         task = tasks[0]
         rule = getattr(learner.policy, "rule_loss", None)
         if self.teacher == "critical_path" and rule is not None:
-            how = Exploration(epsilon=_between(self.epsilon, progress))
+            how = Exploration(epsilon=between(self.epsilon, progress))
             return {"loss": learner.step(rule(task.prepared, learner.play(task, self.batch, rng, how)))}
         if not len(task.elites):
             self._ask(learner, task)
@@ -202,7 +208,7 @@ class Simulation:
     ) -> Told:
         """As of ``Imitation``."""
         temperature = 0.0 if self.argmax else 1.0
-        how = Exploration(temperature, temperature, _between(self.epsilon, progress))
+        how = Exploration(temperature, temperature, between(self.epsilon, progress))
         batches = []
         for task in tasks:
             played = learner.play(task, max(self.batch // len(tasks), 1), rng, how)
@@ -238,7 +244,7 @@ class Simulation:
             learner.advantage(-batch.times / batch.task.bound, self._reference(learner, batch.task, rng))
             for batch in batches
         ]
-        entropy, loss = _between(self.entropy, progress), 0.0
+        entropy, loss = between(self.entropy, progress), 0.0
         before: list[torch.Tensor] = []
         for _ in range(1 if self.algorithm == "reinforce" else self.epochs):
             objective = torch.zeros(())
@@ -283,7 +289,7 @@ class Simulation:
             rng=rng,
             execution=execution,
             calls=int(min(self.search_calls, learner.calls_left)),
-            hot=_between(self.search_heat, progress),
+            hot=between(self.search_heat, progress),
         )
         learner.reward.calls += sum(item.calls for item in found)
         rows, orders = np.stack([item.assignment for item in found]), np.stack([item.order for item in found])
@@ -314,7 +320,7 @@ def imitate(
     return learner.step(loss)
 
 
-def check_settings(stage: Imitation | Simulation) -> None:
+def check_settings(stage: Imitation | Simulation | Online) -> None:
     """Refuse numbers that a stage cannot work with.
 
     Raises:
@@ -337,6 +343,8 @@ def _expected(name: str, value: Any) -> str | None:
         most = 1.0 if name == "epsilon" else 1e6
         fits = isinstance(value, tuple) and len(value) == 2 and all(_is_number(end, most) for end in value)
         return None if fits else f"two numbers from 0 to {most:g}, at the start and at the end"
+    if name == "safe" and value is not None and not _is_number(value, 1e6):
+        return "a share from 0 up such as 0.05, or null for no limit"
     if name in ("clip", "gradient", "self_imitation") and not _is_number(value, 1e6):
         return "a number from 0 up"
     return None
@@ -346,9 +354,6 @@ def _is_number(value: Any, most: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
 
 
-def _between(ends: tuple[float, float], progress: float) -> float:
+def between(ends: tuple[float, float], progress: float) -> float:
+    """A setting on its linear way from its value at a stage's start to that at its end."""
     return float(ends[0] + (ends[1] - ends[0]) * progress)
-
-
-STAGES: dict[str, type[Imitation] | type[Simulation]] = {"imitation": Imitation, "simulation": Simulation}
-"""Name -> class, for plans."""

@@ -19,13 +19,16 @@ from ..metrics import append_line, cut_lines
 from . import losses
 from .checkpoint import keep_last, load_newest, load_policy, policy_class, save_policy
 from .decoding import decode
+from .online import Online, Phase, RealSource
 from .policy import PlacementPolicy
 from .rewards import RewardSource, SimulatedTime
-from .stages import PAIRS, STAGES, Imitation, Learner, Simulation
+from .stages import PAIRS, Imitation, Learner, Simulation
 from .tasks import MakeProblem, Tasks
 
 Report = Callable[[Mapping[str, Any]], None]
-Stage = Imitation | Simulation
+Stage = Imitation | Simulation | Online
+STAGES: dict[str, type[Stage]] = {"imitation": Imitation, "simulation": Simulation, "online": Online}
+"""Name -> class."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class PlacementPlan:
         problems: to train on, or a function that makes problem number i.
         count: how many are made, if it is a function.
         policy: name in ``checkpoint.POLICIES``, and ``options`` of its constructor.
-        stages: name (``imitation`` or ``simulation``) -> the stage's settings, in order.
+        stages: name (``imitation``, ``simulation``, ``online``) -> the stage's settings, in order.
         seed: of all draws; the same plan gives the same bytes on the same machine.
         execution: ``fifo`` or ``priority``: whether the policy's order counts when a placement is run.
         runs, noise: learn from the mean over so many runs in random order and with noise; 0 for exact times.
@@ -121,6 +124,7 @@ class PlacementPlan:
         report: Report = lambda told: None,
         resume: bool = False,
         reward: RewardSource | None = None,
+        real: RealSource | None = None,
     ) -> Path:
         """Train into a folder; returns the file of the best policy.
 
@@ -131,6 +135,7 @@ class PlacementPlan:
             report: called with each line of ``metrics.jsonl``, once it is in ``last.pt``.
             resume: go on from ``last.pt``.
             reward: where times come from; the simulator by default.
+            real: what runs placements, for the stage ``online``.
 
         Raises:
             CheckpointError: there is nothing to resume from, or it was trained by another plan.
@@ -141,7 +146,7 @@ class PlacementPlan:
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)
         try:
-            return _Run(self, folder, report, resume, reward).finish()
+            return _Run(self, folder, report, resume, reward, real).finish()
         finally:
             torch.set_num_threads(threads)
 
@@ -150,7 +155,13 @@ class _Run:
     """One training under way; all that it needs to go on is in ``last.pt``."""
 
     def __init__(
-        self, plan: PlacementPlan, folder: Path, report: Report, resume: bool, reward: RewardSource | None
+        self,
+        plan: PlacementPlan,
+        folder: Path,
+        report: Report,
+        resume: bool,
+        reward: RewardSource | None,
+        real: RealSource | None,
     ) -> None:
         self.plan, self.folder, self.report, self.resumed = plan, folder, report, resume
         self.stages = plan.made_stages()
@@ -181,7 +192,13 @@ class _Run:
             optimizer=torch.optim.Adam(policy.parameters(), 1e-3),
             advantage=losses.Advantage("batch"),
             max_calls=plan.max_calls,
+            real=real,
         )
+        if real is None and any(isinstance(stage, Online) for stage in self.stages):
+            raise TrainingError(
+                "the stage online runs placements on devices; give what runs them (train(..., real=), on the command "
+                "line executor=emulated, cpu or cuda)."
+            )
         self.validation = (
             Tasks(policy, plan.validation, plan.validations) if plan.validation is not None else self.learner.tasks
         )
@@ -209,6 +226,8 @@ class _Run:
             learner.advantage = losses.Advantage(stage.baseline)
         told: dict[str, list[float]] = {}
         done = max(self.state["update"] - begun, 0)
+        if isinstance(stage, Online) and done == 0:
+            self.state["best"] = math.inf  # measured from now on
         while done < stage.updates:
             rng = np.random.default_rng((plan.seed, number, done))
             tasks = learner.tasks.draw(stage.problems, rng)
@@ -221,7 +240,11 @@ class _Run:
             done += 1
             over = done == stage.updates or self._spent(number) >= 1.0 or self._out_of_calls()
             if over or done % plan.validate_every == 0:
-                line = self._validate(stage.name, begun + done)
+                line = (
+                    self._look(stage, begun + done)
+                    if isinstance(stage, Online)
+                    else self._validate(stage.name, begun + done)
+                )
                 over = over or (plan.patience is not None and self.state["waited"] >= plan.patience)
                 if over:
                     self.state |= {"ended": number + 1, "waited": 0, "update": begun + stage.updates}
@@ -259,11 +282,28 @@ class _Run:
         line = {"stage": stage, "update": update, "ratio": best, "ratio_greedy": greedy}
         if len(times) == 1:
             line |= {"makespan": times[0][0], "best_found": times[0][1]}
+        self._keep(stage, update, best, best + 1e-3 * greedy)
+        return line
+
+    def _keep(self, stage: str, update: int, ratio: float, score: float) -> None:
+        """Write ``policy.pt`` if the policy is the best so far."""
+        state, plan = self.state, self.plan
         state["waited"] += 1
-        if best + 1e-3 * greedy < state["best"]:
-            state["best"], state["waited"] = best + 1e-3 * greedy, 0
-            kept = {"stage": stage, "update": update, "ratio": best, "execution": plan.execution}
-            save_policy(self.folder / "policy.pt", learner.policy, **kept, plan=_plain(plan))
+        if score < state["best"]:
+            state["best"], state["waited"] = score, 0
+            kept = {"stage": stage, "update": update, "ratio": ratio, "execution": plan.execution}
+            save_policy(self.folder / "policy.pt", self.learner.policy, **kept, plan=_plain(plan))
+
+    def _look(self, stage: Stage, update: int) -> dict[str, Any]:
+        """``_validate``; in stage III by what runs have shown of the greedy placement: nothing is run for it."""
+        if not isinstance(stage, Online):
+            return self._validate(stage.name, update)
+        state = self.state
+        seconds, incumbent = stage.expected_of_greedy(self.learner)
+        state["update"], ratio = update, seconds / incumbent
+        line = {"stage": stage.name, "update": update, "ratio": ratio, "ratio_greedy": ratio, "makespan": seconds}
+        line["runs"] = self.learner.phase.tried.runs if self.learner.phase else 0
+        self._keep(stage.name, update, ratio, ratio)
         return line
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -293,6 +333,7 @@ class _Run:
             calls=learner.reward.calls,
             episodes=learner.episodes,
             plan=_plain(self.plan),
+            **({"tried": learner.phase.tried.state()} if learner.phase else {}),
         )
 
     def _load(self, told: dict[str, Any]) -> None:
@@ -303,6 +344,8 @@ class _Run:
         learner.advantage = losses.Advantage(told["advantage"]["baseline"])
         vars(learner.advantage).update(told["advantage"])
         learner.reward.calls, learner.episodes = told["calls"], told["episodes"]
+        if "tried" in told and learner.real is not None:
+            learner.phase = Phase.resumed(learner.real, told["tried"], learner.tasks[0])
         cut_lines(self.folder / "metrics.jsonl", "update", self.state["update"])
 
     def _check_same_plan(self, told: Mapping[str, Any]) -> None:

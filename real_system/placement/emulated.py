@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...envs.errors import PlacementError
-from ...envs.placement import PlacementProblem
+from ...envs.placement import PlacementProblem, lower_bounds
 from ...envs.placement.graph import Floats
+from ...envs.placement.topology import Contention
 from .links import Links, TimedLinks, wake_up_on_time
 from .run_plan import RunPlan
 from .threads import ThreadExecutor
@@ -45,6 +47,8 @@ class EmulatedDevices:
                 f"unit_s is {self.unit_s} and jitter {self.jitter}; expected a number above 0 and one from 0 to 10."
             )
         self.slowness = np.broadcast_to(np.asarray(self.slowness, dtype=np.float64), (self.truth.d,)).copy()
+        if not (self.slowness > 0).all():
+            raise PlacementError(f"slowness is {self.slowness.tolist()}; expected factors above 0.")
 
     def job(self, plan: RunPlan, inputs: Mapping[str, Any] | None, seed: int) -> EmulatedJob:
         """As of ``DeviceKind``; inputs have no meaning here."""
@@ -117,11 +121,25 @@ def emulated_executor(
     problem: PlacementProblem,
     *,
     truth: PlacementProblem | None = None,
-    unit_s: float = 1.0,
+    unit_s: float | None = None,
+    bound_s: float | None = None,
     jitter: float = 0.0,
+    contention: Contention | None = None,
+    slow_links: Sequence[tuple[int, int, float]] = (),
+    slowness: ArrayLike = 1.0,
     timeout: float = 60.0,
 ) -> ThreadExecutor:
-    """An executor of emulated devices; ``truth`` is how they really are, by default as the problem says.
+    """An executor of emulated devices.
+
+    Args:
+        truth: how devices really are; by default as the problem says.
+        unit_s: seconds that a unit of the problem's time takes; 1 by default.
+        bound_s: seconds that the problem's lower bound takes, instead of ``unit_s``; 0.05 by default where costs are
+            in the public files' units.
+        jitter: deviation of the logarithm of a lognormal factor of mean 1 on every operation and transfer.
+        contention: how transfers really wait for each other.
+        slow_links: (from, to, factor): links that really take so many times as long.
+        slowness: one factor, or [D], on the times of operations.
 
     Raises:
         PlacementError: the truth is of another graph or another number of devices, or a number is not usable.
@@ -132,4 +150,21 @@ def emulated_executor(
             f"{problem.graph.title}: the truth has {actual.n} operations and {actual.d} devices, the problem "
             f"{problem.n} and {problem.d}; make them equal."
         )
-    return ThreadExecutor(problem, EmulatedDevices(actual, unit_s, jitter), timeout)
+    if unit_s is None:
+        usual = 0.05 if problem.topology.name == "raw" else None
+        wanted = usual if bound_s is None else bound_s
+        unit_s = 1.0 if wanted is None else wanted / (lower_bounds(problem).best or 1.0)
+    bandwidth = actual.topology.bandwidth.copy()
+    for entry in slow_links:
+        if len(entry) != 3 or not all(0 <= end < problem.d for end in entry[:2]) or not entry[2] > 0:
+            raise PlacementError(
+                f"slow_links holds {list(entry)}; expected [from, to, factor] with devices from 0 to {problem.d - 1}."
+            )
+        bandwidth[int(entry[0]), int(entry[1])] /= entry[2]
+    rule = contention or actual.contention
+    actual = replace(actual, contention=rule, topology=actual.topology.with_links(bandwidth=bandwidth))
+    try:
+        factors = np.broadcast_to(np.asarray(slowness, dtype=np.float64), (problem.d,))
+    except ValueError as error:
+        raise PlacementError(f"slowness is {slowness}; expected one factor, or {problem.d}, above 0.") from error
+    return ThreadExecutor(problem, EmulatedDevices(actual, unit_s, jitter, factors), timeout)

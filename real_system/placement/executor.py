@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from ...envs.errors import HadopplerError, PlacementError
 from ...envs.placement import PlacementProblem, Schedule
-from ...envs.placement.graph import Floats
+from ...envs.placement.graph import Floats, Integers
 from ...envs.placement.placement import is_topological
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Execution:
         schedule: measured starts and ends of operations and transfers, seconds since the execution began.
         ready: [N] when each operation had all that it waits for.
         outputs: tensors that the graph returns, by name; empty where devices are emulated.
+        priority: [N] the operations, most urgent first, if it ran by priority.
         interference: seconds that the executor's threads waited for a processor, summed; NaN where the system does
             not tell.
     """
@@ -45,6 +46,7 @@ class Execution:
     schedule: Schedule
     ready: Floats
     outputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    priority: Integers | None = None
     interference: float = float("nan")
 
     @property

@@ -11,6 +11,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from ...envs.placement import PlacementProblem
@@ -89,7 +90,8 @@ class ThreadExecutor:
         waited = self._waited()
         run = Run(plan, job, rank, barrier)
         self.carry_on(run, 0, timeout)
-        return Execution(run.schedule(), run.ready_times(), job.outputs(0), self._waited() - waited)
+        told = None if rank is None else np.asarray(priority, dtype=np.int32)
+        return Execution(run.schedule(), run.ready_times(), job.outputs(0), told, self._waited() - waited)
 
     def plan(self, assignment: ArrayLike) -> RunPlan:
         """Lists for an assignment; those of the last one are kept."""

@@ -1,0 +1,321 @@
+"""Stage III: learn from placements that are really run, a few at a time, while the system is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from ...baselines.placement.annealing import improve
+from ...envs.placement import Placement, PlacementProblem
+from ...envs.placement.graph import Floats, Integers
+from . import losses
+from .decoding import decode
+from .elites import Elites
+from .policy import Exploration, Trajectories
+from .rewards import RewardSource
+from .stages import Learner, Told, between, check_settings, imitate
+from .tasks import Task
+from .tried import Tried, simulated_seconds
+
+SEARCH_HEAT = 3e-3
+"""Temperature at the start of a search, as a share of the makespan (our choice)."""
+SEARCH_STARTS = 4
+"""A search starts from so many of the best placements that were run, and as many samples of the policy (our choice)."""
+SLOWEST = 3.0
+"""A run is ended when it takes so many times the best time known, and counts as that long (our choice)."""
+CAUTION = 2.0
+"""Deviations of a run's time that safe exploration keeps in reserve (our choice)."""
+WORTH_IT = 0.01
+"""Another placement is imitated if it is faster by this share: it may look quite different (our choice)."""
+LEVEL = 32
+"""Sampled times against which a new one is judged."""
+
+
+class RealSource(RewardSource, Protocol):
+    """A reward source that runs placements on devices."""
+
+    def run(self, problem: PlacementProblem, assignment: Integers, order: Integers, limit: float) -> float:
+        """Seconds of one run; one that is still under way after ``limit`` seconds is ended and took ``limit``."""
+
+    def believed(self, problem: PlacementProblem) -> PlacementProblem | None:
+        """The problem with the costs that the runs have shown, in seconds; None if they do not tell."""
+
+    def forget(self) -> None:
+        """The system has changed: believe only the latest runs."""
+
+
+class Proposal(NamedTuple):
+    """A placement to be run; ``episode`` is its number among the policy's samples, -1 for others."""
+
+    assignment: Integers
+    order: Integers
+    expected: float
+    episode: int = -1
+
+
+@dataclass(eq=False)
+class Phase:
+    """What stage III knows while it goes on.
+
+    Attributes:
+        real: what runs placements.
+        tried: what was run.
+        task: the problem, with the placement that is imitated as its elite. The policy sees the costs that it was
+            trained with: those that runs have shown change a little with every run, and its answers with them.
+        incumbent: the placement that the phase began with.
+        believed: the problem with the costs that runs have shown, for searches.
+        target: number of the placement that is imitated.
+        sampled: times of the latest samples of the policy.
+        batch: the policy's episodes that are being run, or were run last, and their times by number.
+    """
+
+    real: RealSource
+    tried: Tried
+    task: Task
+    incumbent: Proposal
+    believed: PlacementProblem | None = None
+    target: int = 0
+    sampled: tuple[float, ...] = ()
+    batch: tuple[Task, Trajectories, dict[int, float]] | None = None
+
+    @classmethod
+    def resumed(cls, real: RealSource, state: Mapping[str, Any], task: Task) -> Phase:
+        """Go on with what was tried; the simulator is corrected again by new runs."""
+        tried = Tried.load(state)
+        return cls(real, tried, task, Proposal(tried.assignments[0], tried.orders[0], tried.incumbent_s))
+
+
+@dataclass(frozen=True)
+class Online:
+    """Stage III: learn from measured runs.
+
+    Each update runs ``batch`` placements: some that the policy samples, some that local search finds in a simulator
+    corrected by what the runs have shown, and again the best ones so far, whose means so become reliable. The policy
+    then imitates the best, beside a clipped policy gradient on its own samples. It learns from one batch while the
+    next one is being run.
+
+    Attributes:
+        updates: how many; there are ``updates * batch`` real runs.
+        batch: runs of each.
+        repeated: of them, runs of the placements that are expected to be the fastest.
+        searched: of them, placements of the search; with 0 the simulator is not corrected and times alone teach.
+        learning_rate, epsilon, entropy: at the start and at the end, linear.
+        clip: of the probability ratio.
+        gradient: weight of the policy gradient beside imitation.
+        refresh: updates between two corrections of the simulator.
+        search_calls: simulator calls of each search.
+        search_until: progress after which there are none, and what was found is learned.
+        imitations, student_orders, followed: as of ``Simulation``.
+        safe: share above the incumbent's time within which the mean time of all runs stays after every run; None for
+            no limit. A run that could break it is replaced by one of the best placement known, or is ended.
+        check_every: runs between two of the incumbent.
+    """
+
+    updates: int = 100
+    batch: int = 5
+    repeated: int = 2
+    searched: int = 2
+    learning_rate: tuple[float, float] = (1e-3, 1e-4)
+    epsilon: tuple[float, float] = (0.0, 0.0)
+    entropy: tuple[float, float] = (1e-3, 0.0)
+    clip: float = 0.2
+    gradient: float = 0.1
+    refresh: int = 4
+    search_calls: int = 8_000
+    search_until: float = 0.6
+    imitations: int = 4
+    student_orders: int = 3
+    followed: int = 8
+    safe: float | None = None
+    check_every: int = 20
+    name: str = "online"
+
+    problems: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def update(
+        self, learner: Learner, tasks: list[Task], number: int, rng: np.random.Generator, progress: float
+    ) -> Told:
+        """Run a batch, and learn from the one before meanwhile."""
+        if learner.phase is None:
+            learner.phase = self._begin(learner, tasks[0], rng)
+        phase, real = learner.phase, learner.phase.real
+        if self.searched and number % self.refresh == 0 and phase.tried.runs:
+            phase.believed = real.believed(phase.task.problem)
+        before = phase.batch
+        proposals = self._propose(learner, phase, rng, progress)
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(self._run_all, phase, proposals)
+            told = self._learn(learner, phase, before, rng, progress)
+            ran = running.result()
+        phase.tried.estimate(phase.believed, real.execution)
+        self._choose_target(phase)
+        if phase.tried.has_drifted():
+            phase.tried.forget()
+            real.forget()
+        return told | {
+            "seconds_best": float(phase.tried.expected[phase.tried.best]),
+            "seconds_mean": float(np.mean(ran)),
+            "seconds_incumbent": phase.tried.incumbent_s,
+        }
+
+    def expected_of_greedy(self, learner: Learner) -> tuple[float, float]:
+        """Seconds expected of the policy's greedy placement, and of the incumbent."""
+        phase = learner.phase
+        assert phase is not None, "the stage has begun"
+        rng = np.random.default_rng(0)
+        greedy = learner.policy.roll_out(phase.task.prepared, 1, rng, Exploration.greedy())
+        return float(self._expect(phase, greedy.assignment, greedy.order, learner)[0]), phase.tried.incumbent_s
+
+    def _begin(self, learner: Learner, task: Task, rng: np.random.Generator) -> Phase:
+        """The incumbent is the best of what the policy and the earlier stages know, by simulated time."""
+        found = decode(learner.policy, task.prepared, task.problem, learner.reward, rng)[0]
+        assignment, order = found.assignment, found.order
+        if task.elites.best < found.makespan:
+            assignment, order = task.elites.assignments[0], task.elites.orders[0]
+        assert learner.real is not None, "checked when the training began"
+        tried = Tried(ordered=learner.real.execution == "priority")
+        return Phase(learner.real, tried, task, Proposal(assignment, order, np.inf))
+
+    def _choose_target(self, phase: Phase) -> None:
+        """Imitate the placement that is expected to be the fastest, but do not change for next to nothing."""
+        tried = phase.tried
+        if tried.expected[tried.best] < tried.expected[phase.target] * (1.0 - WORTH_IT):
+            phase.target = tried.best
+        phase.task.elites = Elites(phase.task.problem.n, 1)
+        phase.task.elites.add(tried.assignments[phase.target], tried.orders[phase.target], tried.expected[phase.target])
+
+    def _propose(self, learner: Learner, phase: Phase, rng: np.random.Generator, progress: float) -> list[Proposal]:
+        """The next batch: what is run again, what the search found, and samples of the policy."""
+        tried, wanted = phase.tried, list[Proposal]()
+        if not tried.runs:
+            wanted.append(phase.incumbent)
+        else:
+            greedy = learner.policy.roll_out(phase.task.prepared, 1, rng, Exploration.greedy())
+            expected = self._expect(phase, greedy.assignment, greedy.order, learner)
+            wanted.append(Proposal(greedy.assignment[0], greedy.order[0], float(expected[0])))
+            for i in tried.ranked(max(self.repeated - 1, 0)):
+                wanted.append(Proposal(tried.assignments[i], tried.orders[i], float(tried.expected[i])))
+            wanted += self._search(learner, phase, rng, progress)
+        count = max(self.batch - len(wanted), 0)
+        phase.batch = None
+        if count:
+            how = Exploration(epsilon=between(self.epsilon, progress))
+            played = learner.play(phase.task, count, rng, how)
+            expected = self._expect(phase, played.assignment, played.order, learner)
+            rows = zip(played.assignment, played.order, expected.tolist(), strict=True)
+            wanted += [Proposal(a, o, e, episode) for episode, (a, o, e) in enumerate(rows)]
+            phase.batch = phase.task, played, {}
+        return wanted[: self.batch]
+
+    def _expect(self, phase: Phase, assignments: Integers, orders: Integers, learner: Learner) -> Floats:
+        """[B] seconds that placements may take: measured, or simulated if the simulator was corrected, or infinite."""
+        expected = np.full(len(assignments), np.inf)
+        if phase.believed is not None and len(phase.tried.expected):
+            tried = phase.tried
+            simulated = simulated_seconds(phase.believed, assignments, orders, phase.real.execution)
+            best = simulated_seconds(
+                phase.believed, tried.assignments[tried.best][None], tried.orders[tried.best][None],
+                phase.real.execution,
+            )  # fmt: skip
+            expected = simulated * (tried.expected[tried.best] / best[0])
+        for row, (assignment, order) in enumerate(zip(assignments, orders, strict=True)):
+            number = phase.tried.find(assignment, order)
+            if number is not None and number < len(phase.tried.expected):
+                expected[row] = phase.tried.expected[number]
+        return expected
+
+    def _search(self, learner: Learner, phase: Phase, rng: np.random.Generator, progress: float) -> list[Proposal]:
+        """Placements that local search finds in the corrected simulator and that were not run yet."""
+        if not self.searched or phase.believed is None or progress > self.search_until:
+            return []
+        tried, task, execution = phase.tried, phase.task, phase.real.execution
+        played = learner.play(task, SEARCH_STARTS, rng, Exploration())
+        starts = [Placement(tried.assignments[i], tried.orders[i]) for i in tried.ranked(SEARCH_STARTS)]
+        starts += [Placement(a, o) for a, o in zip(played.assignment, played.order, strict=True)]
+        found = improve(phase.believed, starts, rng=rng, execution=execution, calls=self.search_calls, hot=SEARCH_HEAT)
+        learner.reward.calls += sum(item.calls for item in found)
+        new = [item for item in found if tried.find(item.assignment, item.order) is None]
+        new.sort(key=lambda item: item.makespan)
+        rows = {item.assignment.tobytes(): item for item in reversed(new)}
+        chosen = sorted(rows.values(), key=lambda item: item.makespan)[: self.searched]
+        if not chosen:
+            return []
+        assignments, orders = np.stack([c.assignment for c in chosen]), np.stack([c.order for c in chosen])
+        expected = self._expect(phase, assignments, orders, learner).tolist()
+        return [Proposal(a, o, e) for a, o, e in zip(assignments, orders, expected, strict=True)]
+
+    def _run_all(self, phase: Phase, proposals: list[Proposal]) -> list[float]:
+        """Run proposals one after the other; in the thread that waits for the devices."""
+        ran, tried = list[float](), phase.tried
+        for proposal in proposals:
+            due = tried.runs % self.check_every == 0
+            item, limit = (phase.incumbent, np.inf) if due else self._permitted(phase, proposal)
+            seconds = phase.real.run(phase.task.problem, item.assignment, item.order, limit)
+            tried.record(item.assignment, item.order, seconds)
+            ran.append(seconds)
+            if item.episode >= 0 and phase.batch is not None:
+                phase.batch[2][item.episode] = seconds
+        return ran
+
+    def _permitted(self, phase: Phase, proposal: Proposal) -> tuple[Proposal, float]:
+        """What may be run in the place of a proposal, and after which time it is ended."""
+        tried = phase.tried
+        limit = SLOWEST * float(min((np.mean(times) for times in tried.times), default=np.inf))
+        if self.safe is None:
+            return proposal, limit
+        spread, usual = tried.deviation, tried.incumbent_s
+        room = (1.0 + self.safe) * usual * (tried.runs + 1) - tried.total - CAUTION * spread * usual
+        expected = proposal.expected if np.isfinite(proposal.expected) else SLOWEST * usual
+        if expected * (1.0 + CAUTION * spread) <= room:
+            return proposal, min(limit, room)
+        known = len(tried.expected) and len(tried.times[tried.best]) > 2 and tried.expected[tried.best] <= usual
+        if known:
+            best = tried.best
+            return Proposal(tried.assignments[best], tried.orders[best], float(tried.expected[best])), np.inf
+        return phase.incumbent, np.inf
+
+    def _learn(
+        self,
+        learner: Learner,
+        phase: Phase,
+        before: tuple[Task, Trajectories, dict[int, float]] | None,
+        rng: np.random.Generator,
+        progress: float,
+    ) -> Told:
+        """Imitate the best, and follow the gradient of the samples that were run before."""
+        told: Told = {}
+        if before is not None and before[2] and self.gradient:
+            told["loss"] = self._follow_gradient(learner, phase, before, progress)
+        if len(phase.task.elites):
+            steps = [
+                imitate(
+                    learner, [phase.task], self.followed, rng, own_order=step < self.imitations - self.student_orders
+                )
+                for step in range(self.imitations)
+            ]
+            told["imitation"] = float(np.mean(steps)) if steps else 0.0
+        return told
+
+    def _follow_gradient(
+        self, learner: Learner, phase: Phase, before: tuple[Task, Trajectories, dict[int, float]], progress: float
+    ) -> float:
+        """A step of the clipped policy gradient; times are judged by the level of the latest samples."""
+        task, played, times = before
+        phase.sampled = (*phase.sampled, *times.values())[-LEVEL:]
+        level, spread = float(np.mean(phase.sampled)), float(np.std(phase.sampled))
+        rows = list(times)
+        episodes = played.take(rows)
+        gained = (level - np.array([times[row] for row in rows])) / max(spread, 1e-3 * level)
+        scores = learner.policy.score(task.prepared, episodes)
+        advantage = torch.from_numpy(gained.astype(np.float32)).to(scores.place.device)
+        played_with = (scores.select + scores.place).detach()
+        loss = losses.clipped_loss(scores, played_with, advantage, self.clip, between(self.entropy, progress))
+        return learner.step(self.gradient * loss)

@@ -1,0 +1,133 @@
+"""The time that placements really take, as training wants it: robust, counted, and with what it says of the devices."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...envs.errors import PlacementError
+from ...envs.placement import PlacementProblem
+from ...envs.placement.graph import Floats, Integers
+from .calibration import calibrated
+from .executor import Execution, ExecutionTimeoutError, Executor, Order
+from .interference import load
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_REPETITIONS = 4
+"""A repetition that was disturbed is made again, that many times as many as were asked for at most (our choice)."""
+FEWEST_RUNS = 3
+"""Calibration waits for so many runs."""
+
+
+@dataclass
+class MeasuredTime:
+    """A reward source over an executor.
+
+    Attributes:
+        executor: what runs placements.
+        execution: ``fifo`` or ``priority``: whether a placement's order counts.
+        repeats: clean repetitions of which ``times`` takes the median.
+        warm_up: runs of the first placement that do not count.
+        disturbed: a repetition is dropped if the executor's threads waited for processors longer than this share of
+            its time; the worst are kept only if there are no others. Infinite to keep all.
+        window: latest executions from which ``believed`` learns.
+        inputs: of the graph; random ones by default.
+        calls: runs so far, dropped ones and warm-up too.
+        dropped: disturbed runs.
+        seconds: sum of all runs.
+        load: of the machine, when the last run began.
+    """
+
+    executor: Executor
+    execution: Order = "fifo"
+    repeats: int = 1
+    warm_up: int = 1
+    disturbed: float = 0.1
+    window: int = 40
+    inputs: Mapping[str, torch.Tensor] | None = None
+    seed: int = 0
+    calls: int = 0
+    dropped: int = 0
+    seconds: float = 0.0
+    load: float = float("nan")
+    recent: deque[Execution] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        if self.execution not in ("fifo", "priority"):
+            raise PlacementError(f"execution is {self.execution!r}; expected fifo or priority.")
+        if self.repeats < 1 or self.warm_up < 0 or self.window < 1:
+            raise PlacementError(
+                f"repeats is {self.repeats}, warm_up {self.warm_up} and window {self.window}; expected whole numbers, "
+                "repeats and window from 1 up."
+            )
+        self.recent = deque(self.recent, maxlen=self.window)
+
+    def times(
+        self, problem: PlacementProblem, assignments: Integers, orders: Integers, rng: np.random.Generator
+    ) -> Floats:
+        """[B] seconds of placements [B, N], medians of ``repeats`` runs."""
+        rows = zip(assignments, orders, strict=True)
+        return np.array([self.measure(assignment, order)[0] for assignment, order in rows])
+
+    def run(self, problem: PlacementProblem, assignment: Integers, order: Integers, limit: float = np.inf) -> float:
+        """Seconds of one run; one that is still under way after ``limit`` seconds is ended and took ``limit``."""
+        self._warm(assignment, order)
+        done = self._execute(assignment, order, limit)
+        return limit if done is None else done.makespan
+
+    def measure(self, assignment: Integers, order: Integers) -> tuple[float, Floats]:
+        """Median seconds of a placement, and the clean repetitions behind it."""
+        self._warm(assignment, order)
+        clean, dirty = list[float](), list[float]()
+        while len(clean) < self.repeats and len(clean) + len(dirty) < MOST_REPETITIONS * self.repeats:
+            done = self._execute(assignment, order, np.inf)
+            assert done is not None, "there is no limit"
+            disturbed = done.interference > self.disturbed * done.makespan
+            (dirty if disturbed else clean).append(done.makespan)
+        self.dropped += len(dirty)
+        kept = np.array(clean if clean else sorted(dirty)[: self.repeats])
+        return float(np.median(kept)), kept
+
+    def believed(self, problem: PlacementProblem) -> PlacementProblem | None:
+        """The problem with the costs that the latest runs have shown, in seconds."""
+        if len(self.recent) < FEWEST_RUNS:
+            return None
+        return calibrated(self.executor.problem, list(self.recent))
+
+    def forget(self) -> None:
+        """The system has changed: believe only the latest runs."""
+        while len(self.recent) > FEWEST_RUNS:
+            self.recent.popleft()
+
+    def _warm(self, assignment: Integers, order: Integers) -> None:
+        for _ in range(self.warm_up if self.calls == 0 else 0):
+            self._execute(assignment, order, np.inf)
+            self.recent.clear()
+
+    def _execute(self, assignment: Integers, order: Integers, limit: float) -> Execution | None:
+        """One run; None if it was ended."""
+        self.load = load()
+        self.calls += 1
+        try:
+            done = self.executor.run(
+                assignment,
+                self.inputs if self.calls == 1 else None,
+                order=self.execution,
+                priority=order if self.execution == "priority" else None,
+                timeout=None if np.isinf(limit) else limit,
+                seed=self.seed + self.calls,
+            )
+        except ExecutionTimeoutError:
+            if np.isinf(limit):
+                raise
+            self.seconds += limit
+            return None
+        self.seconds += done.makespan
+        self.recent.append(done)
+        return done

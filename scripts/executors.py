@@ -1,0 +1,30 @@
+"""What runs placements, from the group ``executor`` of a command's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+
+from hadoppler.envs.errors import MissingExtraError
+from hadoppler.scripts.application import instantiate
+
+if TYPE_CHECKING:
+    from hadoppler.envs.placement import PlacementProblem
+    from hadoppler.real_system.placement import Executor
+
+
+def make_executor(settings: Mapping[str, Any], problem: PlacementProblem) -> Executor:
+    """An executor of a problem; close it after use.
+
+    Raises:
+        HadopplerError: the devices are not there, the graph cannot be executed, or an option does not exist.
+    """
+    try:
+        made: Executor = instantiate(OmegaConf.create(dict(settings)))(problem)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"executing placements needs the package {error.name!r}; install it with pip install 'hadoppler[torch]'."
+        ) from error
+    return made

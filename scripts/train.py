@@ -35,6 +35,7 @@ class TrainConfig:
     topology: dict[str, Any] = field(default_factory=dict)
     problems: dict[str, Any] = field(default_factory=dict)
     stage: dict[str, Any] = field(default_factory=dict)
+    executor: dict[str, Any] | None = None
     model: str | None = None
     order: str = "fifo"
     seed: int = 0
@@ -83,7 +84,8 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
             progress.update(line)
 
         try:
-            policy = plan.train(folder, report, resume=resumed)
+            with devices(config, plan) as real:
+                policy = plan.train(folder, report, resume=resumed, **real)
         except Exception:
             with suppress(Exception):  # the picture may show why; what matters is the first error
                 draw(config, folder, told)
@@ -113,6 +115,28 @@ def make_plan(config: DictConfig) -> Any:
         raise MissingExtraError(
             f"training needs the package {error.name!r}; install it with pip install 'hadoppler[learn]'."
         ) from error
+
+
+@contextmanager
+def devices(config: DictConfig, plan: Any) -> Iterator[dict[str, Any]]:
+    """What runs placements for the stage ``online``, as an argument of ``train``; nothing without an executor.
+
+    Raises:
+        HadopplerError: an executor is given without need, or cannot be made.
+    """
+    if not config.executor:
+        yield {}
+        return
+    if "online" not in config.stage:
+        raise CommandError("executor is for the stage online, which is not among the stages; add stage=[...,online].")
+    from hadoppler.real_system.placement.measured_time import MeasuredTime
+    from hadoppler.scripts.executors import make_executor
+
+    problems = plan.problems if isinstance(plan.problems, list) else []
+    if len(problems) != 1:
+        raise CommandError("the stage online runs one graph; use problems=one.")
+    with make_executor(config.executor, problems[0]) as executor:
+        yield {"real": MeasuredTime(executor, execution=config.order, seed=config.seed)}
 
 
 @contextmanager

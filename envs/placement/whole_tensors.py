@@ -31,7 +31,7 @@ def cut_inputs(graph: DataflowGraph, inputs: Mapping[str, torch.Tensor]) -> list
     for name in inputs:
         if name not in known:
             raise GraphError(f"{graph.title}: there is no input {name!r}; inputs are {', '.join(wholes)}.")
-    spans = _tile_spans(graph)
+    spans = tile_spans(graph)
     tensors = []
     for number, entry in enumerate(graph.inputs):
         tensor, expected = inputs.get(entry.name), entry.type
@@ -75,7 +75,7 @@ def join_tiles(outputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def whole_types(graph: DataflowGraph) -> dict[str, TensorType | None]:
     """Name and type of each graph input, in order, with tiles put together."""
     types: dict[str, TensorType | None] = {}
-    spans = _tile_spans(graph)
+    spans = tile_spans(graph)
     for number, entry in enumerate(graph.inputs):
         if number not in spans:
             types[entry.name] = entry.type
@@ -148,11 +148,11 @@ def _constants(
 
 
 def _roles(graph: DataflowGraph) -> dict[str, str]:
-    spans = _tile_spans(graph)
+    spans = tile_spans(graph)
     return {spans[n][0] if n in spans else entry.name: entry.role for n, entry in enumerate(graph.inputs)}
 
 
-def _tile_spans(graph: DataflowGraph) -> dict[int, tuple[str, list[tuple[int, int]]]]:
+def tile_spans(graph: DataflowGraph) -> dict[int, tuple[str, list[tuple[int, int]]]]:
     """Number of a graph input that is a tile -> the whole tensor's name, and a (start, stop) per dimension."""
     positions: dict[int, tuple[str, tuple[int, ...]]] = {}
     sizes: dict[tuple[str, int], dict[int, int]] = {}

@@ -49,7 +49,17 @@ class CpuDevices:
             self.given = cut_inputs(self.problem.graph, inputs)
         if self.given is None:
             self.given = cut_inputs(self.problem.graph, random_inputs(self.problem, seed))
-        return CpuJob(plan, list(self.given))
+        return self.job_on(plan, list(self.given))
+
+    def job_on(self, plan: RunPlan, given: list[Any]) -> CpuJob:
+        """What one execution does with inputs [P] that are cut already; None for those that a later phase brings."""
+        return CpuJob(plan, given)
+
+    def home(self, device: int) -> torch.device:
+        """Where an input that a device reads often should lie."""
+        import torch
+
+        return torch.device("cpu")
 
     def links(self) -> Links:
         """As of ``DeviceKind``."""

@@ -58,7 +58,17 @@ class CudaDevices:
             self.given = cut_inputs(self.problem.graph, inputs)
         if self.given is None:
             self.given = cut_inputs(self.problem.graph, random_inputs(self.problem, seed))
-        return CudaJob(plan, list(self.given), self)
+        return self.job_on(plan, list(self.given))
+
+    def job_on(self, plan: RunPlan, given: list[Any]) -> CudaJob:
+        """What one execution does with inputs [P] that are cut already; None for those that a later phase brings."""
+        return CudaJob(plan, given, self)
+
+    def home(self, device: int) -> torch.device:
+        """Where an input that a device reads often should lie."""
+        import torch
+
+        return torch.device("cuda", self.gpus[device])
 
     def send(self, plan: RunPlan, given: Sequence[torch.Tensor | None]) -> None:
         """Bring every GPU what its operations read, unless it has it; forget what they read no longer.

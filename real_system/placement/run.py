@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Sequence
 from heapq import heappush
@@ -93,6 +94,12 @@ class Run:
         self.job.stop()
         for inbox in self.inboxes:
             inbox.put(None)
+
+    def trace(self) -> Run:
+        """The times of this execution without its tensors, for ``schedule`` and ``ready_times`` later on."""
+        times = copy.copy(self)
+        del times.job, times.inboxes
+        return times
 
     def schedule(self) -> Schedule:
         """What ran when, measured; times in seconds since the execution began."""

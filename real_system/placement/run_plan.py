@@ -40,8 +40,9 @@ class GraphTables:
         targets: [T] consumers of each tensor, one entry per edge.
         producer: [T] operation that makes it.
         carried: [T] outputs of the producer that the tensor stands for; none without kernels.
-        phase: [N] 0, or 1 for operations that wait for inputs which are given later.
-        late: [N] whether an operation itself reads such an input.
+        phase: [N] 0, or 1 for operations that wait for inputs which are given later, or that nobody wants.
+        late: [N] whether an operation itself reads such an input, or is not wanted.
+        wanted: [N] operations that run at all; the others never begin, and nothing is kept or sent for them.
     """
 
     problem: PlacementProblem
@@ -50,30 +51,39 @@ class GraphTables:
     carried: tuple[tuple[int, ...], ...]
     phase: tuple[int, ...]
     late: tuple[bool, ...]
+    wanted: tuple[bool, ...]
 
     @classmethod
-    def of(cls, problem: PlacementProblem, late_inputs: Sequence[int] = ()) -> GraphTables:
-        """Tables of a problem's graph; ``late_inputs`` are numbers of graph inputs that a second phase waits for."""
+    def of(
+        cls, problem: PlacementProblem, late_inputs: Sequence[int] = (), wanted: Sequence[bool] | None = None
+    ) -> GraphTables:
+        """Tables of a problem's graph.
+
+        Args:
+            late_inputs: numbers of graph inputs that a second phase waits for.
+            wanted: [N] operations to run in the first phase, with all that they wait for; the others never run.
+        """
         graph, pointer = problem.graph, problem.tensor_ptr.tolist()
-        ends = graph.edge_target.tolist()
-        targets = tuple(tuple(ends[a:b]) for a, b in pairwise(pointer))
+        ends, runs = graph.edge_target.tolist(), (True,) * graph.n if wanted is None else tuple(wanted)
+        targets = tuple(tuple(w for w in ends[a:b] if runs[w]) for a, b in pairwise(pointer))
         producer = tuple(graph.edge_source[problem.tensor_ptr[:-1]].tolist())
         late = [False] * graph.n
         for v in range(graph.n):
             reads = graph.input_index[graph.input_ptr[v] : graph.input_ptr[v + 1]]
-            late[v] = bool(np.isin(reads, list(late_inputs)).any())
+            late[v] = not runs[v] or bool(np.isin(reads, list(late_inputs)).any())
         phase = [int(flag) for flag in late]
         starts, following = graph.out_ptr.tolist(), ends
         for v in graph.topological_order.tolist():
             if phase[v]:
                 for w in following[starts[v] : starts[v + 1]]:
                     phase[w] = 1
-        return cls(problem, targets, producer, _carried(graph, targets, producer), tuple(phase), tuple(late))
+        carried = _carried(graph, targets, producer, _reads(graph, runs))
+        return cls(problem, targets, producer, carried, tuple(phase), tuple(late), runs)
 
     @cached_property
     def reads(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """[N] distinct (operation, output) that each operation reads; empty without kernels."""
-        return _reads(self.problem.graph)
+        """[N] distinct (operation, output) that each wanted operation reads; empty without kernels."""
+        return _reads(self.problem.graph, self.wanted)
 
     @cached_property
     def tensors_of(self) -> tuple[tuple[int, ...], ...]:
@@ -190,17 +200,21 @@ class RunPlan:
         object.__setattr__(self, "releases", tuple(releases) if releases else ((),) * self.problem.n)
 
 
-def _reads(graph: DataflowGraph) -> tuple[tuple[tuple[int, int], ...], ...]:
+Reads = tuple[tuple[tuple[int, int], ...], ...]
+"""[N] the (operation, output) that operations read."""
+
+
+def _reads(graph: DataflowGraph, wanted: Sequence[bool]) -> Reads:
     if graph.kernels is None:
         return ((),) * graph.n
     return tuple(
-        tuple(dict.fromkeys((r.number, r.output) for r in kernel.references() if r.source == "op"))
-        for kernel in graph.kernels
+        tuple(dict.fromkeys((r.number, r.output) for r in kernel.references() if r.source == "op")) if runs else ()
+        for kernel, runs in zip(graph.kernels, wanted, strict=True)
     )
 
 
 def _carried(
-    graph: DataflowGraph, targets: Sequence[tuple[int, ...]], producer: Sequence[int]
+    graph: DataflowGraph, targets: Sequence[tuple[int, ...]], producer: Sequence[int], reads: Reads
 ) -> tuple[tuple[int, ...], ...]:
     """[T] outputs that each tensor stands for.
 
@@ -211,7 +225,7 @@ def _carried(
     if graph.kernels is None:
         return ((),) * len(targets)
     readers: list[dict[int, set[int]]] = [{} for _ in range(graph.n)]
-    for w, keys in enumerate(_reads(graph)):
+    for w, keys in enumerate(reads):
         for v, output in keys:
             readers[v].setdefault(output, set()).add(w)
     carried: list[tuple[int, ...]] = []

@@ -141,7 +141,9 @@ class FakeCuda:
 
     def put(self, tensor: torch.Tensor, gpu: int) -> torch.Tensor:
         self.puts += 1
-        return self._allocate(tensor.detach().clone(), self.is_current[gpu], self.clock)
+        stream = self.is_current[gpu]
+        stream.free = max(stream.free, self.clock) + 0.5
+        return self._allocate(tensor.detach().clone(), stream, stream.free)
 
     def empty_like(self, tensor: torch.Tensor, gpu: int) -> torch.Tensor:
         return self._allocate(torch.empty_like(tensor), self.is_current[gpu], NEVER)
@@ -166,6 +168,7 @@ class FakeCuda:
         memory.kept_for.add(stream)
 
     def evaluate(self, kernel: Kernel, fetch: Any, gpu: int) -> tuple[Any, ...]:
+        self.clock += self.launch_s
         stream, given = self.is_current[gpu], self.clock
         begin = max(stream.free, given)
         end = begin + self.seconds_of(kernel)
@@ -179,7 +182,6 @@ class FakeCuda:
         results = evaluate(kernel, noted, torch.device("cpu"))
         stream.free = end
         self.work.append(Work(kernel, stream, given, begin, end))
-        self.clock += self.launch_s
         return tuple(self._allocate(result.clone(), stream, end) for result in results)
 
     def now(self) -> float:

@@ -78,6 +78,8 @@ class CudaDevices:
         """
         graph, wanted = self.problem.graph, dict[tuple[int, int], int]()
         for v, device in enumerate(plan.assignment):
+            if not plan.tables.wanted[v]:
+                continue
             for number in graph.input_index[graph.input_ptr[v] : graph.input_ptr[v + 1]].tolist():
                 wanted.setdefault((self.gpus[device], number), device)
         self.sent = {key: entry for key, entry in self.sent.items() if key in wanted}

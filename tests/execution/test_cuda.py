@@ -265,6 +265,23 @@ def test_two_phases(case: Case, launch: Any) -> None:
             assert schedule.start[phase == 1].min() >= schedule.end[phase == 0].max() + 5.0 - 1e-9
 
 
+def test_only_what_is_wanted_runs() -> None:
+    """Of two chains the one that nobody wants does not run, and its input is not sent."""
+    builder = GraphBuilder("two")
+    x, y = builder.add_input("x", KIND), builder.add_input("y", KIND)
+    ends = [builder.add(Kernel("aten.neg.default", (r,), (KIND,)), kind="elementwise", flops=1.0) for r in (x, y)]
+    case = Case(builder.finish(ends, ["a", "b"]), [1.0, 1.0], [0, 0], [0])
+    for launch in LAUNCHES:
+        fake = case.fake()
+        with case.executor(fake, launch) as executor:
+            executor.tables = GraphTables.of(case.problem, (), [False, True])
+            plan = executor.plan(case.placed)
+            run = Run(plan, executor.kind.job(plan, case.inputs, 0), None, None)
+            executor.carry_on(run, 0)
+            assert list(run.job.outputs(0)) == ["b"]  # type: ignore[attr-defined]
+        assert (len(fake.work), fake.puts) == (1, 1)
+
+
 def chain(length: int, devices: int = 1, target: str = "aten.neg.default") -> Case:
     """Operations one after the other, in turn on the devices."""
     builder = GraphBuilder("chain")

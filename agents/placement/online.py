@@ -19,7 +19,7 @@ from .elites import Elites
 from .policy import Exploration, Trajectories
 from .rewards import RewardSource
 from .stages import Learner, Told, between, check_settings, imitate
-from .tasks import Task
+from .tasks import FEATURE_SEED, Task
 from .tried import Tried, simulated_seconds
 
 SEARCH_HEAT = 3e-3
@@ -65,10 +65,11 @@ class Phase:
     Attributes:
         real: what runs placements.
         tried: what was run.
-        task: the problem, with the placement that is imitated as its elite. The policy sees the costs that it was
-            trained with: those that runs have shown change a little with every run, and its answers with them.
+        task: the problem as the policy sees it, with the placement that is imitated as its elite: with the costs that
+            the first runs have shown, and then the same ones, as its answers would change a little with them.
         incumbent: the placement that the phase began with.
-        believed: the problem with the costs that runs have shown, for searches.
+        believed: the problem with the costs that all runs have shown, for searches.
+        settled: whether the policy sees measured costs.
         target: number of the placement that is imitated.
         sampled: times of the latest samples of the policy.
         batch: the policy's episodes that are being run, or were run last, and their times by number.
@@ -79,6 +80,7 @@ class Phase:
     task: Task
     incumbent: Proposal
     believed: PlacementProblem | None = None
+    settled: bool = False
     target: int = 0
     sampled: tuple[float, ...] = ()
     batch: tuple[Task, Trajectories, dict[int, float]] | None = None
@@ -108,6 +110,7 @@ class Online:
         clip: of the probability ratio.
         gradient: weight of the policy gradient beside imitation.
         refresh: updates between two corrections of the simulator.
+        settle: runs after which the policy sees corrected costs.
         search_calls: simulator calls of each search.
         search_until: progress after which there are none, and what was found is learned.
         imitations, student_orders, followed: as of ``Simulation``.
@@ -126,6 +129,7 @@ class Online:
     clip: float = 0.2
     gradient: float = 0.1
     refresh: int = 4
+    settle: int = 20
     search_calls: int = 8_000
     search_until: float = 0.6
     imitations: int = 4
@@ -147,19 +151,23 @@ class Online:
         if learner.phase is None:
             learner.phase = self._begin(learner, tasks[0], rng)
         phase, real = learner.phase, learner.phase.real
-        if self.searched and number % self.refresh == 0 and phase.tried.runs:
+        due = phase.believed is None or number % self.refresh == 0
+        if self.searched and due and phase.tried.runs:
             phase.believed = real.believed(phase.task.problem)
+            if not phase.settled and phase.tried.runs >= self.settle:
+                self._settle(learner, phase)
         before = phase.batch
         proposals = self._propose(learner, phase, rng, progress)
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(self._run_all, phase, proposals)
             told = self._learn(learner, phase, before, rng, progress)
             ran = running.result()
-        phase.tried.estimate(phase.believed, real.execution)
-        self._choose_target(phase)
         if phase.tried.has_drifted():
             phase.tried.forget()
             real.forget()
+            phase.believed, phase.target, phase.settled = None, 0, False
+        phase.tried.estimate(phase.believed, real.execution)
+        self._choose_target(phase)
         return told | {
             "seconds_best": float(phase.tried.expected[phase.tried.best]),
             "seconds_mean": float(np.mean(ran)),
@@ -183,6 +191,14 @@ class Online:
         assert learner.real is not None, "checked when the training began"
         tried = Tried(ordered=learner.real.execution == "priority")
         return Phase(learner.real, tried, task, Proposal(assignment, order, np.inf))
+
+    def _settle(self, learner: Learner, phase: Phase) -> None:
+        """From now on the policy sees the costs that runs have shown; without them it could not tell devices apart
+        that are equal on paper."""
+        if phase.believed is None:
+            return
+        prepared = learner.policy.prepare(phase.believed, np.random.default_rng(FEATURE_SEED))
+        phase.task, phase.settled = Task(phase.believed, prepared, phase.task.elites), True
 
     def _choose_target(self, phase: Phase) -> None:
         """Imitate the placement that is expected to be the fastest, but do not change for next to nothing."""

@@ -78,7 +78,7 @@ LEAST = {
     **dict.fromkeys(
         ("batch", "placements", "epochs", "search_every", "search_starts", "followed", "problems", "elites"), 1
     ),
-    **dict.fromkeys(("refresh", "check_every"), 1),
+    **dict.fromkeys(("refresh", "check_every", "settle"), 1),
 }
 """Settings that are whole numbers, and the least of each."""
 

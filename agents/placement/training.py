@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ...envs.errors import CheckpointError, TrainingError
-from ...envs.placement import PlacementProblem
+from ...envs.placement import PlacementProblem, save_problem
 from ..metrics import append_line, cut_lines
 from . import losses
 from .checkpoint import keep_last, load_newest, load_policy, policy_class, save_policy
@@ -129,7 +129,9 @@ class PlacementPlan:
         """Train into a folder; returns the file of the best policy.
 
         Writes ``policy.pt`` (the best by validation), ``last.pt`` (to resume from: exactly what an unbroken run would
-        have given; the one before it is kept too) and ``metrics.jsonl`` (a line per validation).
+        have given; the one before it is kept too) and ``metrics.jsonl`` (a line per validation). The stage ``online``
+        also writes the problem with the costs that runs have shown (``measured_graph.json``,
+        ``measured_topology.yaml``): its policy places that.
 
         Args:
             report: called with each line of ``metrics.jsonl``, once it is in ``last.pt``.
@@ -300,9 +302,12 @@ class _Run:
             return self._validate(stage.name, update)
         state = self.state
         seconds, incumbent = stage.expected_of_greedy(self.learner)
+        phase = self.learner.phase
         state["update"], ratio = update, seconds / incumbent
         line = {"stage": stage.name, "update": update, "ratio": ratio, "ratio_greedy": ratio, "makespan": seconds}
-        line["runs"] = self.learner.phase.tried.runs if self.learner.phase else 0
+        line["runs"] = phase.tried.runs if phase is not None else 0
+        if phase is not None and phase.settled:
+            save_problem(self.folder, phase.task.problem)
         self._keep(stage.name, update, ratio, ratio)
         return line
 

@@ -18,8 +18,8 @@ USUAL_DEVIATION = 0.05
 """Relative deviation of a run's time until placements have been run again (our choice)."""
 DRIFT = 0.15
 """The system has changed when runs take longer or shorter than expected by this share at the median (our choice)."""
-WATCHED = 8
-"""Runs of known placements by which that is judged."""
+WATCHED = 10
+"""Runs by which that is judged, at least half of them of placements whose time was known."""
 
 
 @dataclass(eq=False)
@@ -43,8 +43,9 @@ class Tried:
     total: float = 0.0
     runs: int = 0
     best: int = 0
-    ratios: list[float] = field(default_factory=list)
     ordered: bool = False
+    latest: list[tuple[int, float, float]] = field(default_factory=list)
+    """(number, seconds, ratio to what was expected, NaN for new placements) of the latest runs."""
 
     def __post_init__(self) -> None:
         rows = zip(self.assignments, self.orders, strict=True)
@@ -66,8 +67,8 @@ class Tried:
             self.assignments.append(np.array(assignment, dtype=np.int32))
             self.orders.append(np.array(order, dtype=np.int32))
             self.times.append([])
-        elif number < len(self.expected):
-            self.ratios = [*self.ratios, seconds / self.expected[number]][-WATCHED:]
+        known = number < len(self.expected)
+        self.latest = [*self.latest, (number, seconds, seconds / self.expected[number] if known else np.nan)][-WATCHED:]
         self.times[number].append(seconds)
         self.total += seconds
         self.runs += 1
@@ -106,12 +107,21 @@ class Tried:
         return np.argsort(self.expected, kind="stable")[:count]
 
     def has_drifted(self) -> bool:
-        """Whether known placements now take another time than they did."""
-        return len(self.ratios) == WATCHED and abs(float(np.median(self.ratios)) - 1.0) > DRIFT
+        """Whether placements whose time was known now take another time."""
+        ratios = [ratio for _, _, ratio in self.latest if not np.isnan(ratio)]
+        return len(ratios) >= WATCHED // 2 and abs(float(np.median(ratios)) - 1.0) > DRIFT
 
     def forget(self) -> None:
-        """What was measured holds no longer, but for the last run of each placement."""
-        self.times, self.ratios = [times[-1:] for times in self.times], []
+        """Only the latest runs still hold; of the incumbent the last one is kept in any case."""
+        times: dict[int, list[float]] = {0: []}
+        for number, seconds, _ in self.latest:
+            times.setdefault(number, []).append(seconds)
+        times[0] = times[0] or self.times[0][-1:]
+        kept = list(times)
+        self.assignments, self.orders = [self.assignments[i] for i in kept], [self.orders[i] for i in kept]
+        self.times, self.latest, self.best = list(times.values()), [], 0
+        self.expected = np.array([np.mean(values) for values in self.times])
+        self.__post_init__()
 
     def state(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
@@ -130,8 +140,8 @@ class Tried:
     def load(cls, state: Mapping[str, Any]) -> Tried:
         """What ``state`` gave."""
         return cls(
-            [np.array(row, dtype=np.int32) for row in state["assignments"]],
-            [np.array(row, dtype=np.int32) for row in state["orders"]],
+            list(np.asarray(state["assignments"]).astype(np.int32)),
+            list(np.asarray(state["orders"]).astype(np.int32)),
             [list(map(float, times)) for times in state["times"]],
             np.asarray(state["expected"], dtype=np.float64),
             float(state["total"]),

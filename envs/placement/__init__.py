@@ -11,6 +11,7 @@ from .problem import PlacementProblem
 from .readers import read_graph, write_graph
 from .readers.torch_export import from_module
 from .replaying import replay
+from .saved_problem import load_problem, save_problem
 from .simulator import Schedule, Transfers, makespans, simulate
 from .topology import Device, Topology
 from .vector_env import DevicePlacementVectorEnv
@@ -40,11 +41,13 @@ __all__ = [
     "Transfers",
     "View",
     "from_module",
+    "load_problem",
     "lower_bounds",
     "make_graph",
     "makespans",
     "read_graph",
     "replay",
+    "save_problem",
     "simulate",
     "write_graph",
 ]

@@ -1,0 +1,170 @@
+"""Stage III: learning from real runs, safely, and after the system has changed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from simulated_devices import SimulatedDevices
+
+from hadoppler.agents.placement.checkpoint import load_policy
+from hadoppler.agents.placement.policy import Exploration
+from hadoppler.agents.placement.tasks import FEATURE_SEED
+from hadoppler.agents.placement.training import PlacementPlan
+from hadoppler.agents.placement.tried import Tried
+from hadoppler.envs.errors import TrainingError
+from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, load_problem, makespans
+
+torch.set_num_threads(1)
+
+
+def pieces(count: int = 8, devices: int = 2) -> PlacementProblem:
+    """Equal independent operations, which then meet: as the problem says, devices are equal."""
+    graph = DataflowGraph.build(
+        flops=[1.0] * count + [0.1], edges=[(v, count) for v in range(count)], out_bytes=[0.01] * count + [0.0]
+    )
+    return PlacementProblem(graph, Topology.uniform(devices))
+
+
+def with_slow_device(problem: PlacementProblem, factor: float) -> PlacementProblem:
+    devices = list(problem.topology.devices)
+    devices[1] = devices[1].at_speed(1.0 / factor)
+    return replace(problem, topology=replace(problem.topology, devices=tuple(devices)))
+
+
+def greedy(path: Path) -> np.ndarray:
+    """The policy's answer for the problem as runs have shown it, or as it was where they were not to tell."""
+    policy, _ = load_policy(path)
+    known = (path.parent / "measured_graph.json").exists()
+    problem = load_problem(path.parent) if known else pieces()
+    prepared = policy.prepare(problem, np.random.default_rng(FEATURE_SEED))
+    return policy.roll_out(prepared, 1, np.random.default_rng(0), Exploration.greedy()).assignment[0]
+
+
+BEFORE = {"imitation": {"updates": 10}, "simulation": {"updates": 10, "search_calls": 500, "followed": 4}}
+ONLINE = {"updates": 24, "search_calls": 500, "followed": 4, "imitations": 8, "student_orders": 6}
+
+
+@pytest.mark.parametrize("searched", [2, 0])
+def test_learns_what_the_simulator_does_not_know(searched: int, tmp_path: Path) -> None:
+    """Device 1 really takes 5 times as long: 7 operations on device 0 and one on device 1 are best (7.11)."""
+    problem = pieces()
+    real = SimulatedDevices(problem, with_slow_device(problem, 5.0))
+    online = ONLINE | {"searched": searched, "updates": 24 if searched else 40, "epsilon": 0.0 if searched else 0.1}
+    plan = PlacementPlan([problem], stages=BEFORE | {"online": online}, validate_every=5, samples=4)
+    path = plan.train(tmp_path, real=real)
+    assert real.calls == online["updates"] * 5
+    before = makespans(real.truth, real.log[0][0])[0]
+    after = makespans(real.truth, greedy(path))[0]
+    assert before > 19.0  # what the simulator found: 4 and 4
+    assert after <= (7.2 if searched else 15.2)
+    lines = [json.loads(text) for text in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["runs"] == real.calls
+    assert lines[-1]["ratio"] < 0.7
+
+
+def test_safe_exploration_keeps_the_mean(tmp_path: Path) -> None:
+    """After every run the mean of all runs is within 5 % of the incumbent's; and yet it gets better."""
+    problem = pieces()
+    real = SimulatedDevices(problem, with_slow_device(problem, 2.0), noise=0.03)
+    plan = PlacementPlan(
+        [problem], stages=BEFORE | {"online": ONLINE | {"safe": 0.05, "updates": 40}}, validate_every=10, samples=4
+    )
+    path = plan.train(tmp_path, real=real)
+    incumbent, times = real.log[0][0], np.array([seconds for _, seconds in real.log])
+    again = np.array([np.array_equal(assignment, incumbent) for assignment, _ in real.log])
+    usual = times[again].mean()
+    running = times.cumsum() / np.arange(1, len(times) + 1)
+    assert (running <= 1.05 * usual).all()
+    assert again[::20].all()
+    assert makespans(real.truth, greedy(path))[0] < makespans(real.truth, incumbent)[0]
+
+
+def test_without_the_limit_the_mean_is_worse() -> None:
+    """The property above is not there by itself: a first batch of wild proposals breaks it."""
+    tried = Tried()
+    tried.record(np.array([0]), np.array([0]), 1.0)
+    for _ in range(4):
+        tried.record(np.array([1]), np.array([0]), 3.0)
+    assert tried.total / tried.runs > 1.05 * tried.incumbent_s
+
+
+def test_a_device_that_slows_down_is_routed_around(tmp_path: Path) -> None:
+    problem = pieces()
+    real = SimulatedDevices(problem, problem, noise=0.02)
+    plan = PlacementPlan([problem], stages=BEFORE | {"online": ONLINE | {"updates": 60}}, validate_every=5, samples=4)
+    seen: list[int] = []
+
+    def report(line: Any) -> None:
+        if line["stage"] == "online" and not seen and line["runs"] >= 75:
+            seen.append(line["runs"])
+            real.slow_down(1, 4.0)
+
+    plan.train(tmp_path, report, real=real)
+    early = [np.bincount(assignment, minlength=2)[1] for assignment, _ in real.log[40:75]]
+    late = [np.bincount(assignment, minlength=2)[1] for assignment, _ in real.log[-20:]]
+    assert seen
+    assert np.median(early) >= 4
+    assert np.median(late) <= 2
+
+
+def test_resume_goes_on_with_what_was_tried(tmp_path: Path) -> None:
+    problem = pieces()
+    truth = with_slow_device(problem, 3.0)
+    plan = PlacementPlan([problem], stages=BEFORE | {"online": ONLINE}, validate_every=5, samples=4)
+
+    class Stop(Exception):
+        pass
+
+    def stop(line: Any) -> None:
+        if line["stage"] == "online":
+            raise Stop
+
+    first = SimulatedDevices(problem, truth)
+    with pytest.raises(Stop):
+        plan.train(tmp_path, stop, real=first)
+    second = SimulatedDevices(problem, truth, seed=1)
+    path = plan.train(tmp_path, resume=True, real=second)
+    assert first.calls + second.calls == 24 * 5
+    lines = [json.loads(text) for text in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["runs"] == 24 * 5
+    assert makespans(truth, greedy(path))[0] <= 7.2
+
+
+def test_placements_differ_by_order_where_it_counts() -> None:
+    assignment, forth, back = np.array([0, 0]), np.array([0, 1]), np.array([1, 0])
+    tried = Tried(ordered=True)
+    tried.record(assignment, forth, 1.0)
+    tried.record(assignment, back, 2.0)
+    assert tried.counts.tolist() == [1, 1]
+    again = Tried.load(tried.state())
+    assert again.find(assignment, back) == 1
+    assert Tried().find(assignment, forth) is None
+    unordered = Tried()
+    unordered.record(assignment, forth, 1.0)
+    unordered.record(assignment, back, 2.0)
+    assert unordered.counts.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"batch": 0}, "stage.online.batch is 0; expected a whole number from 1 up"),
+        ({"safe": -0.1}, "stage.online.safe is -0.1; expected a share from 0 up"),
+        ({"repeated": 1.5}, "stage.online.repeated is 1.5"),
+        ({"nonsense": 1}, "the stage online has no setting 'nonsense'"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(TrainingError, match=told):
+        PlacementPlan([pieces()], stages={"online": settings}).made_stages()
+
+
+def test_the_stage_needs_devices(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="executor=emulated"):
+        PlacementPlan([pieces()], stages={"online": ONLINE}).train(tmp_path)

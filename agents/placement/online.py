@@ -14,6 +14,7 @@ from ...baselines.placement.annealing import improve
 from ...envs.placement import Placement, PlacementProblem
 from ...envs.placement.graph import Floats, Integers
 from . import losses
+from .coarse_costs import coarse
 from .decoding import decode
 from .elites import Elites
 from .policy import Exploration, Trajectories
@@ -65,8 +66,9 @@ class Phase:
     Attributes:
         real: what runs placements.
         tried: what was run.
-        task: the problem as the policy sees it, with the placement that is imitated as its elite: with the costs that
-            the first runs have shown, and then the same ones, as its answers would change a little with them.
+        given: the problem.
+        task: the problem as the policy sees it, with the placement that is imitated as its elite; devices and links
+            have the speeds that the first runs have shown, roughly, see ``coarse``.
         incumbent: the placement that the phase began with.
         believed: the problem with the costs that all runs have shown, for searches.
         settled: whether the policy sees measured costs.
@@ -77,6 +79,7 @@ class Phase:
 
     real: RealSource
     tried: Tried
+    given: PlacementProblem
     task: Task
     incumbent: Proposal
     believed: PlacementProblem | None = None
@@ -89,7 +92,7 @@ class Phase:
     def resumed(cls, real: RealSource, state: Mapping[str, Any], task: Task) -> Phase:
         """Go on with what was tried; the simulator is corrected again by new runs."""
         tried = Tried.load(state)
-        return cls(real, tried, task, Proposal(tried.assignments[0], tried.orders[0], tried.incumbent_s))
+        return cls(real, tried, task.problem, task, Proposal(tried.assignments[0], tried.orders[0], tried.incumbent_s))
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class Online:
         clip: of the probability ratio.
         gradient: weight of the policy gradient beside imitation.
         refresh: updates between two corrections of the simulator.
-        settle: runs after which the policy sees corrected costs.
+        settle: runs after which the policy sees how fast devices and links have shown to be.
         search_calls: simulator calls of each search.
         search_until: progress after which there are none, and what was found is learned.
         imitations, student_orders, followed: as of ``Simulation``.
@@ -153,7 +156,7 @@ class Online:
         phase, real = learner.phase, learner.phase.real
         due = phase.believed is None or number % self.refresh == 0
         if self.searched and due and phase.tried.runs:
-            phase.believed = real.believed(phase.task.problem)
+            phase.believed = real.believed(phase.given)
             if not phase.settled and phase.tried.runs >= self.settle:
                 self._settle(learner, phase)
         before = phase.batch
@@ -190,15 +193,16 @@ class Online:
             assignment, order = task.elites.assignments[0], task.elites.orders[0]
         assert learner.real is not None, "checked when the training began"
         tried = Tried(ordered=learner.real.execution == "priority")
-        return Phase(learner.real, tried, task, Proposal(assignment, order, np.inf))
+        return Phase(learner.real, tried, task.problem, task, Proposal(assignment, order, np.inf))
 
     def _settle(self, learner: Learner, phase: Phase) -> None:
         """From now on the policy sees the costs that runs have shown; without them it could not tell devices apart
         that are equal on paper."""
         if phase.believed is None:
             return
-        prepared = learner.policy.prepare(phase.believed, np.random.default_rng(FEATURE_SEED))
-        phase.task, phase.settled = Task(phase.believed, prepared, phase.task.elites), True
+        seen = coarse(phase.given, phase.believed)
+        prepared = learner.policy.prepare(seen, np.random.default_rng(FEATURE_SEED))
+        phase.task, phase.settled = Task(seen, prepared, phase.task.elites), True
 
     def _choose_target(self, phase: Phase) -> None:
         """Imitate the placement that is expected to be the fastest, but do not change for next to nothing."""
@@ -274,7 +278,7 @@ class Online:
         for proposal in proposals:
             due = tried.runs % self.check_every == 0
             item, limit = (phase.incumbent, np.inf) if due else self._permitted(phase, proposal)
-            seconds = phase.real.run(phase.task.problem, item.assignment, item.order, limit)
+            seconds = phase.real.run(phase.given, item.assignment, item.order, limit)
             tried.record(item.assignment, item.order, seconds)
             ran.append(seconds)
             if item.episode >= 0 and phase.batch is not None:

@@ -130,8 +130,7 @@ class PlacementPlan:
 
         Writes ``policy.pt`` (the best by validation), ``last.pt`` (to resume from: exactly what an unbroken run would
         have given; the one before it is kept too) and ``metrics.jsonl`` (a line per validation). The stage ``online``
-        also writes the problem with the costs that runs have shown (``measured_graph.json``,
-        ``measured_topology.yaml``): its policy places that.
+        also writes the problem as its policy then sees it (``policy_graph.json``, ``policy_topology.yaml``).
 
         Args:
             report: called with each line of ``metrics.jsonl``, once it is in ``last.pt``.
@@ -307,7 +306,7 @@ class _Run:
         line = {"stage": stage.name, "update": update, "ratio": ratio, "ratio_greedy": ratio, "makespan": seconds}
         line["runs"] = phase.tried.runs if phase is not None else 0
         if phase is not None and phase.settled:
-            save_problem(self.folder, phase.task.problem)
+            save_problem(self.folder, phase.task.problem, "policy")
         self._keep(stage.name, update, ratio, ratio)
         return line
 

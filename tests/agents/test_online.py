@@ -40,8 +40,8 @@ def with_slow_device(problem: PlacementProblem, factor: float) -> PlacementProbl
 def greedy(path: Path) -> np.ndarray:
     """The policy's answer for the problem as runs have shown it, or as it was where they were not to tell."""
     policy, _ = load_policy(path)
-    known = (path.parent / "measured_graph.json").exists()
-    problem = load_problem(path.parent) if known else pieces()
+    known = (path.parent / "policy_graph.json").exists()
+    problem = load_problem(path.parent, "policy") if known else pieces()
     prepared = policy.prepare(problem, np.random.default_rng(FEATURE_SEED))
     return policy.roll_out(prepared, 1, np.random.default_rng(0), Exploration.greedy()).assignment[0]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from ...envs.errors import GraphError
@@ -32,7 +33,7 @@ def captured(
     def fresh(value: Any) -> Any:
         return value.detach().clone().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
 
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad(), saved_tensors_hooks(_itself, _itself):
         found = capture(module, *tree_map(fresh, (args, dict(kwargs))), training=training)
         return translate(found), found.constants
 
@@ -59,6 +60,15 @@ class Nested:
         return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
 
 
+class View(NamedTuple):
+    """A part of a contiguous tensor."""
+
+    whole: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
 class ModuleTensors:
     """The inputs and outputs of a graph, tiled or not, by name, as tensors of its module and of calls of it.
 
@@ -68,6 +78,10 @@ class ModuleTensors:
         arguments, tangents: names of the inputs that are arguments, and gradients of outputs, in order.
         results: names of all outputs.
         changed: names of the inputs that a call changes in place.
+        returned: what a call returns, with tensors that have no data.
+        differentiable: names of the returned values whose gradients the backward pass takes, in order of ``tangents``.
+        views: other returned values that need a gradient -> one of ``differentiable`` that they are a part of, and
+            their sizes, strides and offset there. Torch captures no gradients of their own for these.
         trainable: names of the module's tensors that required gradients when it was captured.
     """
 
@@ -91,6 +105,8 @@ class ModuleTensors:
             )
         self.returned = _returned(module, call)
         self._check_results()
+        self.differentiable = [f"output_{position(name)}" for name in self.tangents]
+        self.views, self._lost = self._find_views(graph)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """The tensor behind every input but the tangents, as it is now.
@@ -136,6 +152,11 @@ class ModuleTensors:
                 f"{self.title}: {missing[0]!r} requires a gradient, which it did not when the graph was captured; "
                 "capture it again, or detach it or set its requires_grad to False."
             )
+        if self._lost:
+            raise GraphError(
+                f"{self.title}: {self._lost[0]} is a view of something that has no gradient in the graph; let the "
+                "module return a copy of it (value + 0)."
+            )
         return [name for name in names if f"grad.{name}" in self.results]
 
     def check_changed(self, values: Mapping[str, torch.Tensor]) -> None:
@@ -166,6 +187,23 @@ class ModuleTensors:
         """The whole tensors behind some graph inputs."""
         return {self.pieces[number][0] for number in numbers}
 
+    def _find_views(self, graph: DataflowGraph) -> tuple[dict[str, View], list[str]]:
+        """Fill ``views``; the second part are names for which there is nothing that they are a part of."""
+        views, lost = dict[str, View](), list[str]()
+        computed = {whole_name(n) for n, r in zip(graph.output_names, graph.outputs, strict=True) if r.source == "op"}
+        wholes = [(name, self.returned.leaves[position(name)]) for name in self.differentiable]
+        for number, leaf in enumerate(self.returned.leaves):
+            name = f"output_{number}"
+            if name not in computed or name in self.differentiable or not leaf.requires_grad:
+                continue
+            whole = next((other for other, value in wholes if _holds(value, leaf)), None)
+            if whole is None:
+                lost.append(name)
+            else:
+                offset = leaf.storage_offset() - self.returned.leaves[position(whole)].storage_offset()
+                views[name] = View(whole, tuple(leaf.shape), leaf.stride(), offset)
+        return views, lost
+
     def _check_results(self) -> None:
         """All that a call returns is an output of the graph, and all gradients are of what it returns."""
         returned = {f"output_{i}" for i, leaf in enumerate(self.returned.leaves) if isinstance(leaf, torch.Tensor)}
@@ -174,8 +212,9 @@ class ModuleTensors:
         for name in self.tangents:
             if name.replace("tangent_", "output_", 1) not in returned:
                 raise GraphError(
-                    f"{self.title}: the graph wants the gradient of something that the call does not return ({name}); "
-                    "let the module return what it changes instead of changing its argument."
+                    f"{self.title}: the module returns several views of a value that it does not return itself, or "
+                    f"changes an argument that requires a gradient ({name}); let it return copies (value + 0), and "
+                    "change a copy."
                 )
 
 
@@ -215,7 +254,7 @@ def _state_of(module: torch.nn.Module, title: str, names: Iterable[str]) -> dict
         path, _, key = name.rpartition(".")
         owner = owners.get(path)
         registry: Any = next((r for r in (owner._parameters, owner._buffers) if key in r), None) if owner else None
-        if registry is None:
+        if registry is None or registry[key] is None:
             raise GraphError(f"{title}: the graph reads {name!r}, which the module lacks; it is of another module.")
         if registry[key].is_meta:
             raise GraphError(f"{title}: {name!r} lies on the meta device and has no values; give it some first.")
@@ -230,10 +269,23 @@ def _returned(module: torch.nn.Module, call: Nested) -> Nested:
     def fake(value: Any) -> Any:
         return mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
 
-    with quiet(), torch.inference_mode(False), torch.enable_grad(), mode:
+    with quiet(), torch.inference_mode(False), torch.enable_grad(), saved_tensors_hooks(_itself, _itself), mode:
         state = {name: fake(value) for name, value in [*module.named_parameters(), *module.named_buffers()]}
         args, kwargs = tree_map(fake, tree_unflatten(call.leaves, call.nesting))
         return Nested.of(torch.func.functional_call(module, state, args, kwargs))
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _holds(whole: torch.Tensor, part: torch.Tensor) -> bool:
+    """Whether a tensor is a part of a contiguous one."""
+    if not whole.is_contiguous() or whole.dtype != part.dtype:
+        return False
+    first = part.storage_offset() - whole.storage_offset()
+    last = first + sum((size - 1) * stride for size, stride in zip(part.shape, part.stride(), strict=True))
+    return whole.untyped_storage()._cdata == part.untyped_storage()._cdata and 0 <= first <= last < whole.numel()
 
 
 def _told(value: Any) -> str:

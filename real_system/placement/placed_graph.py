@@ -116,11 +116,11 @@ class PlacedGraph:
     def passed_through(self) -> dict[str, Any]:
         """Tiles of returned values that are inputs, perhaps seen otherwise; autograd follows them by itself."""
         graph = self.executor.problem.graph
-        tangents = {f"output_{position(name)}" for name in self.tensors.tangents}
         return {
             name: reference
             for name, reference in zip(graph.output_names, graph.outputs, strict=True)
-            if reference.source == "input" and whole_name(name) not in self.tensors.changed | tangents
+            if reference.source == "input"
+            and whole_name(name) not in {*self.tensors.changed, *self.tensors.differentiable}
             if self.tensors.pieces[reference.number][0] not in self.tensors.changed and not _is_gradient(name)
         }
 
@@ -201,17 +201,13 @@ class Call:
         if backward:
             self._open = run, job, placed.ended
 
-    def differentiable(self) -> list[str]:
-        """The returned values that have gradients."""
-        return [f"output_{position(name)}" for name in self.tensors.tangents]
-
     def kept(self) -> list[torch.Tensor]:
         """What must not have changed when the backward pass begins."""
         inputs, outputs = self.placed.read_late - self.tensors.changed, self.placed.returned_late & self.results.keys()
         return [self.values[name] for name in sorted(inputs)] + [self.results[name] for name in sorted(outputs)]
 
     def backward(self, gradients: Sequence[torch.Tensor | None]) -> dict[str, torch.Tensor]:
-        """Gradients of inputs, from those of ``differentiable``; None stands for zeros.
+        """Gradients of inputs, from those of the differentiable returned values; None stands for zeros.
 
         Raises:
             ExecutionError: it was done before, or the executor was closed or has failed since the forward pass.
@@ -246,8 +242,10 @@ class Call:
         through, tensors = self.placed.passed_through, self.tensors
         inputs = tensors.cut(self.values, {reference.number for reference in through.values()})
         seen = joined({name: apply_views(inputs[r.number], r.views).clone() for name, r in through.items()})
-        found = self.results | seen | dict(zip(self.differentiable(), differentiable, strict=False))
+        found = self.results | seen | dict(zip(tensors.differentiable, differentiable, strict=False))
         self.results = {}
+        for name, view in tensors.views.items() if differentiable else ():
+            found[name] = found[view.whole].contiguous().as_strided(view.sizes, view.strides, view.offset).clone()
         leaves = list(tensors.returned.leaves)
         for name, value in found.items():
             leaves[position(name)] = value

@@ -244,20 +244,19 @@ class _Passes(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, names: list[str], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The returned values that have gradients; inputs are there for autograd to see them."""
-        ctx.call, ctx.names = call, names
+        ctx.call, ctx.places = call, {name: tensor.device for name, tensor in zip(names, inputs, strict=True)}
         ctx.set_materialize_grads(False)
         call.forward(backward=True)
         ctx.save_for_backward(*call.kept())
-        return tuple(call.results[name] for name in call.differentiable())
+        return tuple(call.results[name] for name in call.tensors.differentiable)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """Gradients of the inputs, each where its tensor lies."""
         ctx.saved_tensors  # noqa: B018 (torch raises if one of them has changed since)
-        places = [ctx.call.values[name].device for name in ctx.names]
         found = ctx.call.backward(gradients)
-        return None, None, *(found[name].to(place) for name, place in zip(ctx.names, places, strict=True))
+        return None, None, *(found[name].to(place) for name, place in ctx.places.items())
 
 
 def _parts(placement: Placement | ArrayLike) -> tuple[Integers, Integers | None]:

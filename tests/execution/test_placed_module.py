@@ -107,7 +107,7 @@ def test_20_optimizer_steps_equal_plain_ones(name: str, inside: bool, cuts: int)
         model, shape, optimizer = TransformerBlock(16, 2).double(), (2, 4, 16), adamw
     module = WithLoss(model) if inside else model
     plain = copy.deepcopy(module)
-    example = (batch(0, *shape),) * (2 if inside else 1)
+    example = (batch(0, *shape), batch(1, *shape))[: 2 if inside else 1]
     with wrapped(module, *example, cuts=cuts) as placed:
         steps = [(placed, optimizer(placed)), (plain, optimizer(plain))]
         for number in range(20):
@@ -190,19 +190,20 @@ def test_nested_arguments_and_results(cuts: int) -> None:
             for each in (placed, plain):
                 shift.grad = None
                 results, through, best, last = each(pair, shift=shift, scale=2.0)
-                assert not results["still"].requires_grad and not best.requires_grad
+                assert [value.requires_grad for value in (results["still"], best)] == [False, False]
                 loss = results["h"].square().sum() + results["parts"][0].sum() + through[2].square().sum() + last
                 loss.backward()
                 gradients.append([results, through, best, last, shift.grad])
             same(*gradients)
             same_state(placed, plain)
-        assert placed.unused.grad is None and placed.frozen.grad is None
+        assert placed.unused.grad is placed.frozen.grad is None
         results, through, *_ = placed(pair, shift=shift, scale=2.0)
         with torch.no_grad():
             for value in [results["twin"], *results["parts"], through[0], through[3]]:
                 value.zero_()  # each has memory of its own
         same(pair, [batch(1), batch(2)])
-        assert results["h"].abs().sum() > 0 and float(module.calls) == 4
+        assert results["h"].abs().sum() > 0
+        assert float(module.calls) == 4
 
 
 class Normalised(nn.Module):
@@ -292,7 +293,8 @@ def test_traces_cover_both_passes() -> None:
         assert np.isnan(forward.schedule.start).any()
         loss.backward()
         both = placed.last.schedule
-        assert not np.isnan(both.start).any() and both.makespan > forward.makespan
+        assert not np.isnan(both.start).any()
+        assert both.makespan > forward.makespan
         graph = placed._graph
         assert graph is not None
         assert (both.start[graph.edge_target] >= both.end[graph.edge_source]).all()
@@ -312,7 +314,7 @@ def test_frozen_parameters_and_hooks() -> None:
         module[2].bias.requires_grad_(False)  # less than was captured is no trouble
         placed(batch()).sum().backward()
         module[0].weight.requires_grad_(True)
-        with pytest.raises(GraphError, match="'0.weight' requires a gradient, which it did not when"):
+        with pytest.raises(GraphError, match=r"'0\.weight' requires a gradient, which it did not when"):
             placed(batch())
 
 
@@ -332,14 +334,16 @@ def test_state_is_the_modules_own() -> None:
         plain.load_state_dict(placed.state_dict())
         same(placed(batch(1)), plain(batch(1)))
         outer.load_state_dict({name: torch.ones_like(value) for name, value in outer.state_dict().items()})
-        assert float(module.head.bias.detach().sum()) == 2 and module.layers[1].num_batches_tracked == 1
+        assert float(module.head.bias.detach().sum()) == 2
+        assert module.layers[1].num_batches_tracked == 1
         placed.load_state_dict(plain.state_dict(), assign=True)  # other objects
         same(placed(batch(2)), plain(batch(2)))
         outer.eval()
-        assert not module.training and not module.layers.training
+        assert [part.training for part in (module, module.layers)] == [False, False]
         for twin in (copy.deepcopy(placed), pickle.loads(pickle.dumps(placed))):
             with twin, torch.no_grad():
-                assert twin.module is not module and next(twin.parameters()) is next(twin.module.parameters())
+                assert twin.module is not module
+                assert next(twin.parameters()) is next(twin.module.parameters())
                 same(twin(batch(3)), plain.eval()(batch(3)))
 
 
@@ -350,8 +354,8 @@ def test_captures_at_the_first_call() -> None:
     for graph in graphs:
         with PlacedModule(module, scattered(graph)) as placed, torch.no_grad():
             same(placed(batch(1)), module(batch(1)))
-    placed = PlacedModule(module, [0, 1, 0])
-    sizes = f"3 operations, but the training graph has {graphs[0].n} and the forward graph has {graphs[1].n}"
+    placed = PlacedModule(module, [0, 1, 0, 1])
+    sizes = f"4 operations, but the training graph has {graphs[0].n} and the forward graph has {graphs[1].n}"
     with pytest.raises(PlacementError, match=sizes):
         placed(batch())
 
@@ -366,6 +370,47 @@ def test_placements_of_methods_and_their_order() -> None:
             loss.backward()
             same(loss.detach(), module(batch()).sum().detach())
             assert (placed.last.schedule.assignment == chosen.assignment).all()
+
+
+class Views(nn.Module):
+    """Returns what ``select`` makes of a hidden value."""
+
+    def __init__(self, select: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.linear, self.select = nn.Linear(WIDTH, WIDTH), select
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.select(self.linear(x))
+
+
+VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "parts": lambda h: h.chunk(2, 1),
+    "part": lambda h: (h[:, 1:3],),
+    "transposed and whole": lambda h: (h.t(), h),
+    "parts and whole": lambda h: (*h.chunk(2, 1), h, h),
+    "two views": lambda h: (h.t(), h.view(2, -1)),
+    "expanded": lambda h: (h.sum(1, keepdim=True).expand(-1, 3), h.exp()),
+    "rows": lambda h: h.exp().unbind(0),
+}
+
+
+@pytest.mark.parametrize("cuts", [1, 2])
+@pytest.mark.parametrize("name", VIEWS)
+def test_gradients_of_views_that_are_returned(name: str, cuts: int) -> None:
+    """Each value alone, then all together."""
+    module = Views(VIEWS[name]).double()
+    plain = copy.deepcopy(module)
+    with wrapped(module, batch(), cuts=cuts) as placed:
+        for chosen in [*range(len(plain(batch()))), None]:
+            found = []
+            for each in (placed, plain):
+                each.zero_grad()
+                values = each(batch(5))
+                parts = values if chosen is None else values[chosen : chosen + 1]
+                sum(value.square().sum() for value in parts).backward()
+                found.append(values)
+            same(*found)
+            same_state(placed, plain)
 
 
 def test_two_modules_in_sequence_and_checkpointing() -> None:
@@ -417,8 +462,8 @@ def test_other_wrappings_are_refused() -> None:
         PlacedModule(mlp().to("meta"), scattered(graph), graph=graph)(batch())
     with pytest.raises(ExecutionError, match="compute no tensors"):
         PlacedModule(module, scattered(graph), graph=graph, executor=emulated_executor)(batch())
+    problem = PlacementProblem(graph, Topology.this_machine(1))
     with pytest.raises(PlacementError, match="devices are 0 to 0"):
-        problem = PlacementProblem(graph, Topology.this_machine(1))
         PlacedModule(module, scattered(graph), problem=problem)(batch())
     placed = wrapped(module, batch())
     with torch.autocast("cpu"), pytest.raises(GraphError, match=r"cannot follow torch\.autocast"):
@@ -466,6 +511,8 @@ def test_changed_tensors_stop_the_backward_pass() -> None:
         sgd_step.step()
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
+    softmax = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Softmax(1)).double()
+    with wrapped(softmax, batch()) as placed:
         result = placed(batch())
         with torch.no_grad():
             result.add_(1)

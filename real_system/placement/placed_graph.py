@@ -115,13 +115,13 @@ class PlacedGraph:
     @cached_property
     def passed_through(self) -> dict[str, Any]:
         """Tiles of returned values that are inputs, perhaps seen otherwise; autograd follows them by itself."""
-        graph = self.executor.problem.graph
+        graph, tensors = self.executor.problem.graph, self.tensors
+        other = {*tensors.changed, *tensors.differentiable}
         return {
             name: reference
             for name, reference in zip(graph.output_names, graph.outputs, strict=True)
-            if reference.source == "input"
-            and whole_name(name) not in {*self.tensors.changed, *self.tensors.differentiable}
-            if self.tensors.pieces[reference.number][0] not in self.tensors.changed and not _is_gradient(name)
+            if reference.source == "input" and not _is_gradient(name) and whole_name(name) not in other
+            if tensors.pieces[reference.number][0] not in tensors.changed
         }
 
     def carry_on(self, run: Run, phase: int) -> None:

@@ -388,7 +388,6 @@ VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
     "part": lambda h: (h[:, 1:3],),
     "transposed and whole": lambda h: (h.t(), h),
     "parts and whole": lambda h: (*h.chunk(2, 1), h, h),
-    "two views": lambda h: (h.t(), h.view(2, -1)),
     "expanded": lambda h: (h.sum(1, keepdim=True).expand(-1, 3), h.exp()),
     "rows": lambda h: h.exp().unbind(0),
 }
@@ -411,6 +410,15 @@ def test_gradients_of_views_that_are_returned(name: str, cuts: int) -> None:
                 found.append(values)
             same(*found)
             same_state(placed, plain)
+
+
+def test_several_views_of_a_hidden_value_are_refused() -> None:
+    module = Views(lambda h: (h.t(), h.view(2, -1))).double()
+    with (
+        wrapped(module, batch()) as placed,
+        pytest.raises(GraphError, match="several views of a value that it does not"),
+    ):
+        placed(batch())
 
 
 def test_two_modules_in_sequence_and_checkpointing() -> None:

@@ -416,7 +416,7 @@ def test_several_views_of_a_hidden_value_are_refused() -> None:
     module = Views(lambda h: (h.t(), h.view(2, -1))).double()
     with (
         wrapped(module, batch()) as placed,
-        pytest.raises(GraphError, match="several views of a value that it does not"),
+        pytest.raises(GraphError, match="several views of a value"),
     ):
         placed(batch())
 

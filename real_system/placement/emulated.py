@@ -150,10 +150,7 @@ def emulated_executor(
             f"{problem.graph.title}: the truth has {actual.n} operations and {actual.d} devices, the problem "
             f"{problem.n} and {problem.d}; make them equal."
         )
-    if unit_s is None:
-        usual = 0.05 if problem.topology.name == "raw" else None
-        wanted = usual if bound_s is None else bound_s
-        unit_s = 1.0 if wanted is None else wanted / (lower_bounds(problem).best or 1.0)
+    unit_s = seconds_per_unit(problem, unit_s, bound_s)
     bandwidth = actual.topology.bandwidth.copy()
     for entry in slow_links:
         if len(entry) != 3 or not all(0 <= end < problem.d for end in entry[:2]) or not entry[2] > 0:
@@ -168,3 +165,12 @@ def emulated_executor(
     except ValueError as error:
         raise PlacementError(f"slowness is {slowness}; expected one factor, or {problem.d}, above 0.") from error
     return ThreadExecutor(problem, EmulatedDevices(actual, unit_s, jitter, factors), timeout)
+
+
+def seconds_per_unit(problem: PlacementProblem, unit_s: float | None = None, bound_s: float | None = None) -> float:
+    """Seconds that a unit of a problem's time takes on emulated devices; see ``emulated_executor``."""
+    if unit_s is not None:
+        return unit_s
+    usual = 0.05 if problem.topology.name == "raw" else None
+    wanted = usual if bound_s is None else bound_s
+    return 1.0 if wanted is None else wanted / (lower_bounds(problem).best or 1.0)

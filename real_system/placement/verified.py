@@ -1,0 +1,169 @@
+"""Executions that are checked: the outputs against one-device execution, or the order where nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ...envs.placement import PlacementProblem, interpreter
+from .executor import Execution, ExecutionError, Executor, Mode, Order
+
+if TYPE_CHECKING:
+    import torch
+
+
+class VerificationError(ExecutionError):
+    """A placed graph gave other outputs than one device does, or ran in an order that its edges forbid."""
+
+
+class VerifiedExecutor:
+    """An executor each of whose executions is checked before it is handed on, without its outputs.
+
+    Args:
+        executor: closed with this one.
+        inputs: of the graph, for every execution; the outputs must then be those of ``interpreter.run``. None for
+            devices that compute nothing: every operation must have begun after all that it reads had arrived.
+    """
+
+    def __init__(self, executor: Executor, inputs: Mapping[str, torch.Tensor] | None = None) -> None:
+        self.executor, self.inputs, self.problem = executor, inputs, executor.problem
+        self._expected: dict[str, torch.Tensor] | None = None
+        self._knows_inputs = False
+
+    def run(
+        self,
+        assignment: ArrayLike,
+        inputs: Mapping[str, torch.Tensor] | None = None,
+        *,
+        order: Order = "fifo",
+        priority: ArrayLike | None = None,
+        mode: Mode = "work_conserving",
+        timeout: float | None = None,
+        seed: int = 0,
+    ) -> Execution:
+        """As of ``Executor``; other ``inputs`` are not taken.
+
+        Raises:
+            VerificationError: the outputs or the order are wrong.
+        """
+        if inputs is not None:
+            raise ExecutionError("a verified executor has its inputs already; leave inputs out.")
+        if self.inputs is not None and self._expected is None:
+            self._expected = interpreter.run(self.problem.graph, self.inputs)
+        given = None if self._knows_inputs else self.inputs
+        self._knows_inputs = False  # a process that had to be ended has forgotten them
+        done = self.executor.run(
+            assignment, given, order=order, priority=priority, mode=mode, timeout=timeout, seed=seed
+        )
+        self._knows_inputs = True
+        if self._expected is None:
+            check_order(self.problem, done)
+        else:
+            check_outputs(self.problem, done.outputs, self._expected)
+        return replace(done, outputs={})
+
+    def close(self) -> None:
+        """Close the executor behind."""
+        self.executor.close()
+
+    def __enter__(self) -> VerifiedExecutor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def check_outputs(
+    problem: PlacementProblem, found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
+) -> None:
+    """Compare outputs by name, on one thread: the threads of a parallel comparison would disturb the next execution.
+
+    Raises:
+        VerificationError: an output is missing, or differs beyond ``tolerance``.
+    """
+    import torch
+
+    if found.keys() != expected.keys():
+        raise VerificationError(
+            f"{problem.graph.title}: the execution gave the outputs {sorted(found)}; expected {sorted(expected)}."
+        )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for name, tensor in expected.items():
+            _compare(f"{problem.graph.title}: output {name!r}", found[name].detach().cpu(), tensor)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Largest difference that rounding may make, as a share of the largest value: the root of the type's epsilon.
+
+    3.5e-4 for float32, 1.5e-8 for float64, 3e-2 for float16 (our choice); 0 for whole numbers.
+    """
+    import torch
+
+    return float(torch.finfo(dtype).eps ** 0.5) if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+def _compare(what: str, found: torch.Tensor, expected: torch.Tensor) -> None:
+    import torch
+
+    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+        raise VerificationError(
+            f"{what} has shape {tuple(found.shape)} and type {found.dtype}; one-device execution gives "
+            f"{tuple(expected.shape)} and {expected.dtype}."
+        )
+    allowed = tolerance(expected.dtype)
+    if not allowed:
+        if not torch.equal(found, expected):
+            raise VerificationError(f"{what} differs from one-device execution, and holds whole numbers.")
+        return
+    wide = torch.complex128 if expected.dtype.is_complex else torch.float64
+    a, b = found.to(wide), expected.to(wide)
+    finite = torch.isfinite(b)
+    largest = float(b[finite].abs().max()) if finite.any() else 0.0
+    if torch.allclose(a, b, rtol=0.0, atol=allowed * largest, equal_nan=True):
+        return
+    differs = (a - b)[finite].abs()
+    most = float(differs.max()) if differs.numel() else float("nan")
+    raise VerificationError(
+        f"{what} differs from one-device execution by up to {most:.3g}, where values reach {largest:.3g} and "
+        f"{allowed * largest:.1g} is allowed for rounding; look for operations that are random or that change what "
+        "they read."
+    )
+
+
+def check_order(problem: PlacementProblem, done: Execution) -> None:
+    """Whether every operation began after all that it reads was on its device, and no two overlapped there.
+
+    Raises:
+        VerificationError: one did not; it is named.
+    """
+    graph, schedule = problem.graph, done.schedule
+    placed, moved = schedule.assignment, schedule.transfers
+    arrived = np.full((max(len(problem.tensor_ptr) - 1, 1), problem.d), np.nan)
+    arrived[moved.tensor, moved.target] = moved.end
+    here = placed[graph.edge_source] == placed[graph.edge_target]
+    there = arrived[problem.arrays.edge_tensor, placed[graph.edge_target]]
+    given = np.where(here, schedule.end[graph.edge_source], there)
+    early = ~(schedule.start[graph.edge_target] >= given)
+    if early.any():
+        v = int(graph.edge_target[np.argmax(early)])
+        raise VerificationError(f"{graph.title}: operation {graph.ids[v]!r} began before all that it reads was there.")
+    for device in range(problem.d):
+        mine = np.flatnonzero(placed == device)
+        mine = mine[np.argsort(schedule.start[mine], kind="stable")]
+        overlaps = ~(schedule.start[mine][1:] >= schedule.end[mine][:-1])
+        if overlaps.any():
+            v = int(mine[1:][np.argmax(overlaps)])
+            raise VerificationError(
+                f"{graph.title}: operation {graph.ids[v]!r} began on device {device} while another one ran there."
+            )

@@ -32,9 +32,7 @@ def decode(
     samples: int = 64,
 ) -> list[Placement]:
     """The greedy placement and ``samples`` sampled ones, best first; ``makespan`` is as the reward source told it."""
-    played = [policy.roll_out(prepared, 1, rng, Exploration.greedy()), *_sample(policy, prepared, samples, rng)]
-    assignments = np.concatenate([part.assignment for part in played])
-    orders = np.concatenate([part.order for part in played])
+    assignments, orders = answers(policy, prepared, rng, samples)
     times = run_times(reward, problem, assignments, orders, rng)
     return [
         Placement(
@@ -47,6 +45,14 @@ def decode(
         )
         for b in np.argsort(times, kind="stable")
     ]
+
+
+def answers(
+    policy: PlacementPolicy, prepared: Any, rng: np.random.Generator, samples: int
+) -> tuple[Integers, Integers]:
+    """Assignments and orders [1 + samples, N] of the greedy episode and of sampled ones."""
+    played = [policy.roll_out(prepared, 1, rng, Exploration.greedy()), *_sample(policy, prepared, samples, rng)]
+    return np.concatenate([part.assignment for part in played]), np.concatenate([part.order for part in played])
 
 
 def decode_on_fewer(

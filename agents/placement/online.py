@@ -15,7 +15,7 @@ from ...envs.placement import Placement, PlacementProblem
 from ...envs.placement.graph import Floats, Integers
 from . import losses
 from .coarse_costs import coarse
-from .decoding import decode
+from .decoding import answers, decode
 from .elites import Elites
 from .policy import Exploration, Trajectories
 from .rewards import RewardSource
@@ -107,7 +107,8 @@ class Online:
     Attributes:
         updates: how many; there are ``updates * batch`` real runs.
         batch: runs of each.
-        repeated: of them, runs of the placements that are expected to be the fastest.
+        repeated: of them, runs of the policy's answer and of the placements that are expected to be the fastest.
+        samples: episodes from which the policy's answer is taken, beside the greedy one; see ``answer``.
         searched: of them, placements of the search; with 0 the simulator is not corrected and times alone teach.
         learning_rate, epsilon, entropy: at the start and at the end, linear.
         clip: of the probability ratio.
@@ -125,6 +126,7 @@ class Online:
     updates: int = 100
     batch: int = 5
     repeated: int = 2
+    samples: int = 64
     searched: int = 2
     learning_rate: tuple[float, float] = (1e-3, 1e-4)
     epsilon: tuple[float, float] = (0.0, 0.0)
@@ -177,13 +179,16 @@ class Online:
             "seconds_incumbent": phase.tried.incumbent_s,
         }
 
-    def expected_of_greedy(self, learner: Learner) -> tuple[float, float]:
-        """Seconds expected of the policy's greedy placement, and of the incumbent."""
-        phase = learner.phase
-        assert phase is not None, "the stage has begun"
-        rng = np.random.default_rng(0)
-        greedy = learner.policy.roll_out(phase.task.prepared, 1, rng, Exploration.greedy())
-        return float(self._expect(phase, greedy.assignment, greedy.order, learner)[0]), phase.tried.incumbent_s
+    def answer(self, learner: Learner, phase: Phase, rng: np.random.Generator) -> Proposal:
+        """What the policy would place: the best of its greedy and of sampled episodes in the corrected simulator.
+
+        Without one: the greedy one.
+        """
+        count = self.samples if phase.believed is not None else 0
+        assignments, orders = answers(learner.policy, phase.task.prepared, rng, count)
+        expected = self._expect(phase, assignments, orders)
+        best = int(np.argmin(expected))
+        return Proposal(assignments[best], orders[best], float(expected[best]))
 
     def _begin(self, learner: Learner, task: Task, rng: np.random.Generator) -> Phase:
         """The incumbent is the best of what the policy and the earlier stages know, by simulated time."""
@@ -218,9 +223,7 @@ class Online:
         if not tried.runs:
             wanted.append(phase.incumbent)
         else:
-            greedy = learner.policy.roll_out(phase.task.prepared, 1, rng, Exploration.greedy())
-            expected = self._expect(phase, greedy.assignment, greedy.order, learner)
-            wanted.append(Proposal(greedy.assignment[0], greedy.order[0], float(expected[0])))
+            wanted.append(self.answer(learner, phase, rng))
             for i in tried.ranked(max(self.repeated - 1, 0)):
                 wanted.append(Proposal(tried.assignments[i], tried.orders[i], float(tried.expected[i])))
             wanted += self._search(learner, phase, rng, progress)
@@ -229,13 +232,13 @@ class Online:
         if count:
             how = Exploration(epsilon=between(self.epsilon, progress))
             played = learner.play(phase.task, count, rng, how)
-            expected = self._expect(phase, played.assignment, played.order, learner)
+            expected = self._expect(phase, played.assignment, played.order)
             rows = zip(played.assignment, played.order, expected.tolist(), strict=True)
             wanted += [Proposal(a, o, e, episode) for episode, (a, o, e) in enumerate(rows)]
             phase.batch = phase.task, played, {}
         return wanted[: self.batch]
 
-    def _expect(self, phase: Phase, assignments: Integers, orders: Integers, learner: Learner) -> Floats:
+    def _expect(self, phase: Phase, assignments: Integers, orders: Integers) -> Floats:
         """[B] seconds that placements may take: measured, or simulated if the simulator was corrected, or infinite."""
         expected = np.full(len(assignments), np.inf)
         if phase.believed is not None and len(phase.tried.expected):
@@ -269,7 +272,7 @@ class Online:
         if not chosen:
             return []
         assignments, orders = np.stack([c.assignment for c in chosen]), np.stack([c.order for c in chosen])
-        expected = self._expect(phase, assignments, orders, learner).tolist()
+        expected = self._expect(phase, assignments, orders).tolist()
         return [Proposal(a, o, e) for a, o, e in zip(assignments, orders, expected, strict=True)]
 
     def _run_all(self, phase: Phase, proposals: list[Proposal]) -> list[float]:

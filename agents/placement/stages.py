@@ -74,7 +74,7 @@ class Learner:
 PAIRS = ("learning_rate", "epsilon", "entropy", "search_heat")
 """Settings with one value at a stage's start and one at its end."""
 LEAST = {
-    **dict.fromkeys(("updates", "imitations", "student_orders", "search_calls", "repeated", "searched"), 0),
+    **dict.fromkeys(("updates", "imitations", "student_orders", "search_calls", "repeated", "searched", "samples"), 0),
     **dict.fromkeys(
         ("batch", "placements", "epochs", "search_every", "search_starts", "followed", "problems", "elites"), 1
     ),

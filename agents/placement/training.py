@@ -296,16 +296,17 @@ class _Run:
             save_policy(self.folder / "policy.pt", self.learner.policy, **kept, plan=_plain(plan))
 
     def _look(self, stage: Stage, update: int) -> dict[str, Any]:
-        """``_validate``; in stage III by what runs have shown of the greedy placement: nothing is run for it."""
+        """``_validate``; in stage III by what runs have shown of the policy's answer: nothing is run for it."""
         if not isinstance(stage, Online):
             return self._validate(stage.name, update)
         state = self.state
-        seconds, incumbent = stage.expected_of_greedy(self.learner)
         phase = self.learner.phase
-        state["update"], ratio = update, seconds / incumbent
+        assert phase is not None, "the stage has begun"
+        seconds = stage.answer(self.learner, phase, np.random.default_rng((self.plan.seed, 10**6))).expected
+        state["update"], ratio = update, seconds / phase.tried.incumbent_s
         line = {"stage": stage.name, "update": update, "ratio": ratio, "ratio_greedy": ratio, "makespan": seconds}
-        line["runs"] = phase.tried.runs if phase is not None else 0
-        if phase is not None and phase.settled:
+        line["runs"] = phase.tried.runs
+        if phase.settled:
             save_problem(self.folder, phase.task.problem, "policy")
         self._keep(stage.name, update, ratio, ratio)
         return line

@@ -13,7 +13,8 @@ import torch
 from simulated_devices import SimulatedDevices
 
 from hadoppler.agents.placement.checkpoint import load_policy
-from hadoppler.agents.placement.policy import Exploration
+from hadoppler.agents.placement.decoding import decode
+from hadoppler.agents.placement.rewards import SimulatedTime
 from hadoppler.agents.placement.tasks import FEATURE_SEED
 from hadoppler.agents.placement.training import PlacementPlan
 from hadoppler.agents.placement.tried import Tried
@@ -37,13 +38,15 @@ def with_slow_device(problem: PlacementProblem, factor: float) -> PlacementProbl
     return replace(problem, topology=replace(problem.topology, devices=tuple(devices)))
 
 
-def greedy(path: Path) -> np.ndarray:
-    """The policy's answer for the problem as runs have shown it, or as it was where they were not to tell."""
+def answer(path: Path) -> np.ndarray:
+    """What the policy places on the problem as runs have shown it, or as it was where they were not to tell."""
     policy, _ = load_policy(path)
     known = (path.parent / "policy_graph.json").exists()
     problem = load_problem(path.parent, "policy") if known else pieces()
     prepared = policy.prepare(problem, np.random.default_rng(FEATURE_SEED))
-    return policy.roll_out(prepared, 1, np.random.default_rng(0), Exploration.greedy()).assignment[0]
+    return decode(policy, prepared, problem, SimulatedTime(), np.random.default_rng(0), 64 if known else 0)[
+        0
+    ].assignment
 
 
 BEFORE = {"imitation": {"updates": 10}, "simulation": {"updates": 10, "search_calls": 500, "followed": 4}}
@@ -60,7 +63,7 @@ def test_learns_what_the_simulator_does_not_know(searched: int, tmp_path: Path) 
     path = plan.train(tmp_path, real=real)
     assert real.calls == online["updates"] * 5
     before = makespans(real.truth, real.log[0][0])[0]
-    after = makespans(real.truth, greedy(path))[0]
+    after = makespans(real.truth, answer(path))[0]
     assert before > 19.0  # what the simulator found: 4 and 4
     assert after <= (7.2 if searched else 15.2)
     lines = [json.loads(text) for text in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -82,7 +85,7 @@ def test_safe_exploration_keeps_the_mean(tmp_path: Path) -> None:
     running = times.cumsum() / np.arange(1, len(times) + 1)
     assert (running <= 1.05 * usual).all()
     assert again[::20].all()
-    assert makespans(real.truth, greedy(path))[0] < makespans(real.truth, incumbent)[0]
+    assert makespans(real.truth, answer(path))[0] < makespans(real.truth, incumbent)[0]
 
 
 def test_without_the_limit_the_mean_is_worse() -> None:
@@ -133,7 +136,7 @@ def test_resume_goes_on_with_what_was_tried(tmp_path: Path) -> None:
     assert first.calls + second.calls == 24 * 5
     lines = [json.loads(text) for text in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["runs"] == 24 * 5
-    assert makespans(truth, greedy(path))[0] <= 7.2
+    assert makespans(truth, answer(path))[0] <= 7.2
 
 
 def test_placements_differ_by_order_where_it_counts() -> None:

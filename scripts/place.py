@@ -1,11 +1,11 @@
-"""``hadoppler place``: graph x devices x methods -> a table, a picture, placements."""
+"""``hadoppler place``: graph x devices x methods -> a table, a picture, placements, on demand executed."""
 
 from __future__ import annotations
 
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -18,6 +18,8 @@ from rich.console import Console
 from hadoppler import PLACEMENTS, place
 from hadoppler.envs.errors import CheckpointError, MissingExtraError, PlacementError
 from hadoppler.scripts.application import CommandError, instantiate, launch
+from hadoppler.scripts.execution import Devices, Measured, check_execution, execute_all, open_devices
+from hadoppler.scripts.execution_report import measured_row, print_executions, write_measured
 from hadoppler.scripts.report import print_placements, write_results, write_run_record
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ class PlaceConfig:
     contention: str | None = None
     memory: str = "error"
     pictures: bool = True
+    executor: dict[str, Any] | None = None
+    runs: int = 5
 
 
 ConfigStore.instance().store(name="place_schema", node=PlaceConfig, provider="hadoppler")
@@ -48,14 +52,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(config: DictConfig) -> list[dict[str, Any]]:
-    """Place one graph with every chosen method; returns the rows of the table."""
-    from hadoppler.envs.placement import lower_bounds
-
+    """Place one graph with every chosen method, and execute the placements; returns the rows of the table."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     console = Console()
     methods = chosen_methods(config)
+    check_execution(config)
     problem = build_problem(config)
-    write_run_record(folder, config)
+    with open_devices(config, problem) if config.executor else nullcontext() as devices:
+        write_run_record(folder, config)
+        answers, failures, defects = decide(config, problem, methods, folder, console)
+        if not answers:
+            raise CommandError("no method gave a placement: " + " ".join(failures.values()))
+        measured, mishaps = dict[str, Measured](), dict[str, str]()
+        if devices:
+            measured, mishaps = execute_all(devices, answers, console, runs=config.runs, seed=config.seed)
+    rows = report(config, problem, answers, failures, devices, measured, mishaps)
+    if mishaps:
+        raise CommandError("executed, these failed: " + " ".join(f"{name} ({why})" for name, why in mishaps.items()))
+    if defects:
+        raise CommandError(f"the methods that failed: {', '.join(defects)}; the others' results are complete.")
+    return rows
+
+
+def decide(
+    config: DictConfig, problem: PlacementProblem, methods: dict[str, dict[str, Any]], folder: Path, console: Console
+) -> tuple[dict[str, Placement], dict[str, str], list[str]]:
+    """The placements of all methods, why there are no others, and which methods are defective."""
     answers: dict[str, Placement] = {}
     failures: dict[str, str] = {}
     defects: list[str] = []
@@ -72,19 +94,37 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
                 path.write_text(traceback.format_exc(), encoding="utf-8")
                 failures[name] = f"It failed with {type(error).__name__}: {error}; the traceback is in {path}."
                 defects.append(name)
-    if not answers:
-        raise CommandError("no method gave a placement: " + " ".join(failures.values()))
-    bounds = lower_bounds(problem)
+    return answers, failures, defects
+
+
+def report(
+    config: DictConfig,
+    problem: PlacementProblem,
+    answers: dict[str, Placement],
+    failures: dict[str, str],
+    devices: Devices | None,
+    measured: dict[str, Measured],
+    mishaps: dict[str, str],
+) -> list[dict[str, Any]]:
+    """Print and write everything; returns the rows of the table."""
+    from hadoppler.envs.placement import lower_bounds
+
+    folder, console, bounds = Path(HydraConfig.get().runtime.output_dir), Console(), lower_bounds(problem)
     rows = [result_row(problem, placement, bounds.best) for placement in answers.values()]
     best = min(row["makespan"] for row in rows)
     for row in rows:
         row["ratio_best"] = row["makespan"] / best if best > 0 else 1.0
-    write_results(folder, config, rows, failures)
+        if devices:
+            row |= measured_row(devices, row["makespan"], measured.get(row["method"]))
+    more = {"mishaps": mishaps} if devices else {}
+    write_results(folder, config, rows, failures, **more)
     print_placements(console, problem, bounds, rows, failures)
-    for path in write_placements(folder, problem, answers, pictures=config.pictures):
+    paths = write_placements(folder, problem, answers, pictures=config.pictures)
+    if devices:
+        print_executions(console, devices, rows)
+        paths += write_measured(folder, problem, answers, devices, measured, pictures=config.pictures)
+    for path in dict.fromkeys(paths):
         console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
-    if defects:
-        raise CommandError(f"the methods that failed: {', '.join(defects)}; the others' results are complete.")
     return rows
 
 

@@ -1,0 +1,158 @@
+"""Placements on real or emulated devices, as commands execute them: checked, repeated and timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from hadoppler.scripts.application import CommandError
+
+if TYPE_CHECKING:
+    from hadoppler.envs.placement import Placement, PlacementProblem, Schedule
+    from hadoppler.real_system.placement import Executor
+
+LATE_S = 1e-3
+"""A device that idled for longer with work at hand was late (our choice: 12 times the usual hop between threads)."""
+SIZES = ("size", "sequence", "tokens", "batch", "hidden", "width")
+"""Options of workloads that say how large tensors are."""
+
+
+@dataclass(frozen=True)
+class Devices:
+    """What executes placements.
+
+    Attributes:
+        executor: every execution of it is checked.
+        unit_s: seconds that a unit of the problem's simulated time stands for; None where that is unknown.
+        computes: whether operations give results; emulated devices only take their time.
+    """
+
+    executor: Executor
+    unit_s: float | None
+    computes: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the repeated execution of one placement brought.
+
+    Attributes:
+        seconds: [R] clean repetitions; if none was clean, the shortest disturbed ones.
+        dropped: disturbed repetitions.
+        clean: whether any repetition was.
+        schedule: of the repetition nearest to the median.
+        late: dispatches in it before which a device idled for more than ``LATE_S`` with work at hand.
+    """
+
+    seconds: np.ndarray
+    dropped: int
+    clean: bool
+    schedule: Schedule
+    late: int
+
+
+@contextmanager
+def open_devices(config: DictConfig, problem: PlacementProblem) -> Iterator[Devices]:
+    """The devices of ``executor=...``, closed afterwards.
+
+    Raises:
+        HadopplerError: they cannot be made, or the graph's tensors do not fit this machine's memory.
+    """
+    from hadoppler.real_system.placement.cpu import random_inputs
+    from hadoppler.real_system.placement.emulated import seconds_per_unit
+    from hadoppler.real_system.placement.free_memory import check_free_memory
+    from hadoppler.real_system.placement.verified import VerifiedExecutor
+    from hadoppler.scripts.executors import make_executor
+
+    settings = config.executor
+    emulated = str(settings.get("_target_", "")).endswith("emulated_executor")
+    with make_executor(settings, problem) as executor:
+        if emulated:
+            unit_s = seconds_per_unit(problem, settings.get("unit_s"), settings.get("bound_s"))
+            yield Devices(VerifiedExecutor(executor), unit_s, computes=False)
+            return
+        check_free_memory(problem, smaller(config.graph))
+        inputs = random_inputs(problem, config.seed)
+        unit = None if problem.topology.name == "raw" else 1.0
+        yield Devices(VerifiedExecutor(executor, inputs), unit, computes=True)
+
+
+def smaller(graph: Mapping[str, Any]) -> str:
+    """How to make a graph smaller, by the settings that it has."""
+    found = [f"graph.{name}={graph[name]}" for name in SIZES if graph.get(name) is not None]
+    if found:
+        return f"make it smaller, with less than {' or '.join(found[:2])}"
+    return "give a smaller graph"
+
+
+def measure(devices: Devices, placement: Placement, *, runs: int, seed: int) -> Measured:
+    """Execute a placement until ``runs`` repetitions after a warm-up were clean, or too many were not.
+
+    Raises:
+        ExecutionError: an operation failed or took too long, or the outputs are wrong.
+    """
+    from hadoppler.real_system.placement.audit import audit
+    from hadoppler.real_system.placement.measured_time import MOST_REPETITIONS, MeasuredTime
+
+    order: Any = placement.execution
+    time = MeasuredTime(devices.executor, order, repeats=runs, window=MOST_REPETITIONS * runs, seed=seed)
+    median, kept = time.measure(placement.assignment, placement.order)
+    shown = min(time.recent, key=lambda done: abs(done.makespan - median))
+    clean = time.dropped < time.calls - time.warm_up
+    return Measured(kept, time.dropped, clean, shown.schedule, audit(shown).late(LATE_S))
+
+
+def execute_all(
+    devices: Devices, answers: Mapping[str, Placement], console: Console, *, runs: int, seed: int
+) -> tuple[dict[str, Measured], dict[str, str]]:
+    """Execute every method's placement; those that succeeded, and why the others did not."""
+    from hadoppler.real_system.placement import ExecutionError
+
+    measured, failures = dict[str, Measured](), dict[str, str]()
+    with execution_bar(console) as bar:
+        task = bar.add_task("executing", total=len(answers))
+        for name, placement in answers.items():
+            bar.update(task, description=f"executing {name}")
+            bar.refresh()
+            try:
+                measured[name] = measure(devices, placement, runs=runs, seed=seed)
+            except ExecutionError as error:
+                failures[name] = str(error)
+            bar.advance(task)
+    return measured, failures
+
+
+def execution_bar(console: Console) -> Progress:
+    """A bar with the time that is left; call ``refresh``, for a thread of its own would disturb the executions."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        auto_refresh=False,
+        disable=not console.is_terminal,
+        speed_estimate_period=3600.0,  # an execution may take a minute
+    )
+
+
+def check_execution(config: DictConfig) -> None:
+    """Refuse settings of executions that nothing else would refuse with the user's own names.
+
+    Raises:
+        CommandError: there are no runs, or the order is one that executors do not know.
+    """
+    if config.runs < 1:
+        raise CommandError(f"runs is {config.runs}; expected a whole number from 1 up.")
+    if config.executor and config.order not in ("fifo", "priority"):
+        raise CommandError(f"order is {config.order!r}; with an executor it is fifo or priority.")

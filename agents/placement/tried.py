@@ -104,7 +104,7 @@ class Tried:
 
     def ranked(self, count: int) -> Integers:
         """Numbers of the placements that are expected to be the fastest, best first."""
-        return np.argsort(self.expected, kind="stable")[:count]
+        return np.argsort(self.expected, kind="stable")[:count].astype(np.int32)
 
     def has_drifted(self) -> bool:
         """Whether placements whose time was known now take another time."""

@@ -80,7 +80,7 @@ def _operation_seconds(problem: PlacementProblem, executions: Sequence[Execution
 def cost_classes(problem: PlacementProblem) -> Integers:
     """[N] number of the class of operations that cost the same."""
     graph, known = problem.graph, dict[tuple, int]()
-    found = np.empty(graph.n, dtype=np.int64)
+    found = np.empty(graph.n, dtype=np.int32)
     for v in range(graph.n):
         kernel = graph.kernels[v] if graph.kernels is not None else None
         shape = (kernel.target, kernel.outputs) if kernel is not None else None
@@ -177,6 +177,7 @@ def _with_contention(
     believed: PlacementProblem, executions: Sequence[Execution], contention: Contention | None
 ) -> PlacementProblem:
     """Under the rule that explains the measured makespans best."""
+    rules: tuple[Contention, ...] = get_args(Contention)
     if contention is None:
         some = executions[-MOST_COMPARED:]
         rows = np.stack([done.schedule.assignment for done in some])
@@ -186,8 +187,9 @@ def _with_contention(
             simulated = makespans(believed, rows, contention=rule, memory="off", **_order(some))
             return float(np.abs(np.log(simulated / measured)).mean())
 
-        contention = min(get_args(Contention), key=error)
-    return replace(believed, contention=contention, topology=replace(believed.topology, contention=contention))
+        rules = tuple(sorted(rules, key=error))
+    chosen = contention or rules[0]
+    return replace(believed, contention=chosen, topology=replace(believed.topology, contention=chosen))
 
 
 def _order(executions: Sequence[Execution]) -> dict:

@@ -163,7 +163,7 @@ def emulated_executor(
     try:
         factors = np.broadcast_to(np.asarray(slowness, dtype=np.float64), (problem.d,))
     except ValueError as error:
-        raise PlacementError(f"slowness is {slowness}; expected one factor, or {problem.d}, above 0.") from error
+        raise PlacementError(f"slowness is {slowness!r}; expected one factor, or {problem.d}, above 0.") from error
     return ThreadExecutor(problem, EmulatedDevices(actual, unit_s, jitter, factors), timeout)
 
 

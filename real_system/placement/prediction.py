@@ -31,9 +31,7 @@ def agreement(first: ArrayLike, second: ArrayLike) -> Agreement:
     """Compare [B] times with the [B] times that were measured."""
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     ranked = len(a) > 2 and np.ptp(a) > 0 and np.ptp(b) > 0
-    return Agreement(
-        float(spearmanr(a, b).statistic) if ranked else float("nan"), float(np.median(np.abs(a - b) / b))
-    )
+    return Agreement(float(spearmanr(a, b).statistic) if ranked else float("nan"), float(np.median(np.abs(a - b) / b)))
 
 
 def spread_assignments(

@@ -11,6 +11,7 @@ MODULES = {"profile": "profile_model"}
 """Commands whose module has another name: a ``profile.py`` beside a script that runs as a file would hide Python's."""
 COMMANDS = {
     "place": "place the operations of a graph on devices and compare methods",
+    "calibrate": "execute a graph on real devices, and predict with what it costs there",
     "simulate": "run jobs on a cluster of unequal GPUs and compare schedulers",
     "profile": "measure how fast your own model trains on this machine, for simulations",
     "train": "train a policy that places graphs, or one that schedules a cluster",

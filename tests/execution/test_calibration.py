@@ -11,6 +11,7 @@ from hypothesis import given, settings, strategies as st
 from placement_oracles import problems
 from scipy.stats import spearmanr
 
+from hadoppler import place
 from hadoppler.envs.errors import PlacementError
 from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, make_graph, makespans, simulate
 from hadoppler.real_system.placement import Execution, ExecutionTimeoutError, emulated_executor
@@ -86,9 +87,12 @@ def test_emulated_devices_are_predicted() -> None:
     rng = np.random.default_rng(0)
     with emulated_executor(problem, bound_s=0.01, contention="ports", slow_links=[(0, 1, 3.0)]) as executor:
         believed = calibrated(problem, [executor.run(rng.integers(4, size=problem.n)) for _ in range(12)])
-        rows = np.stack([rng.choice(4, size=problem.n, p=rng.dirichlet(np.ones(4))) for _ in range(15)])
+        good = [place(name, problem).assignment for name in ("round_robin", "heft", "etf", "portfolio")]
+        rows = np.stack(
+            [*good, *(rng.choice(4, size=problem.n, p=rng.dirichlet(np.full(4, c))) for c in (0.3, 1, 9) * 4)]
+        )
         measured = [min(executor.run(row).makespan for _ in range(2)) for row in rows]
-    assert spearmanr(makespans(believed, rows, memory="off"), measured)[0] > 0.9
+    assert spearmanr(makespans(believed, rows, memory="off"), measured)[0] > 0.85
 
 
 def test_calibration_needs_executions_of_the_graph() -> None:

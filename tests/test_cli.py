@@ -30,7 +30,7 @@ GROUPS = {
     group: sorted(
         path.name.removesuffix(".yaml") for path in resources.files("hadoppler.conf").joinpath(group).iterdir()
     )
-    for group in ("graph", "topology", "method")
+    for group in ("graph", "topology", "method", "executor")
 }
 QUICK = ["graph=chain", "method=[round_robin]", "pictures=false"]
 KEYS = {

@@ -1,4 +1,4 @@
-"""Every block of the README and of docs/doppler.md is run as it stands; trainings are cut short."""
+"""Every block of the README and of the pages named below is run as it stands; trainings are cut short."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import torch
 from hadoppler.scripts.cli import main
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "docs/doppler.md")
+DOCUMENTS = ("README.md", "docs/doppler.md", "docs/execution.md")
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", "\n".join(TEXTS.values()), flags=re.MULTILINE | re.DOTALL)
 COMMANDS = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines()]
 SHORT = {
     "imitation": ["stage.imitation.updates=2", "stage.imitation.batch=4"],
     "simulation": ["stage.simulation.updates=2", "stage.simulation.batch=4", "stage.simulation.search_calls=100"],
+    "online": ["stage.online.updates=3", "stage.online.batch=2", "stage.online.search_calls=100"],
 }
 """Settings that cut the stages of a training short."""
 PROGRAMS = [text for language, text in BLOCKS if language == "python" and "def factory" not in text]
@@ -52,7 +53,8 @@ def shortened(words: list[str]) -> list[str]:
     if words[0] != "train":
         return words
     stages = next((word for word in words if word.startswith("stage=")), "stage=[imitation,simulation]")
-    names = ["imitation"] * ("imitation" in stages) + ["simulation"] * (stages != "stage=[imitation]")
+    chosen = stages.partition("=")[2].strip("[]").replace("reinforce", "simulation").split(",")
+    names = [name for name in chosen if name in SHORT]
     return [*words, "agent.samples=4", *(setting for name in names for setting in SHORT[name])]
 
 
@@ -60,7 +62,7 @@ def shortened(words: list[str]) -> list[str]:
 def test_commands(command: str, folder: Path, request: pytest.FixtureRequest) -> None:
     words = shlex.split(command)
     assert words[0] == "hadoppler"
-    if "checkpoint=policy.pt" in command:
+    if "=policy.pt" in command:
         shutil.copy(request.getfixturevalue("policy"), folder)
     assert main(shortened(words[1:])) == 0
     if words[-1] == "--help":

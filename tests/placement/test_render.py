@@ -235,3 +235,30 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
     problem, schedule = example()
     with pytest.raises(GraphError, match="cannot be written"):
         write_trace(tmp_path / "none" / "t.json", problem, schedule)
+
+
+# --- simulated beside measured ------------------------------------------------------------------------
+
+
+def test_both_schedules_stand_on_one_axis() -> None:
+    """Simulated 17.5 units of 2 s are 35 s; the measured schedule takes 40 s."""
+    problem, schedule = example()
+    measured = render.scaled(schedule, 40 / 17.5)
+    assert measured.transfers.end.tolist() == pytest.approx((schedule.transfers.end * 40 / 17.5).tolist())
+    above, below = render.gantt_pair(problem, schedule, measured, title="a title", unit_s=2.0).axes
+    assert above.get_xlim() == below.get_xlim()
+    assert above.get_xlim()[1] >= 40
+    assert [axes.get_title(loc="left") for axes in (above, below)] == ["simulated: 35 s", "measured: 40 s"]
+    assert bars(above)[0] == pytest.approx((0, 8, -0.1))
+    assert max(bar[1] for bar in bars(above)) == pytest.approx(35)
+    assert max(bar[1] for bar in bars(below)) == pytest.approx(40)
+    assert below.get_xlabel() == "time [s]"
+    assert legend(above) == ["matmul", "softmax", "incoming transfer"]
+
+
+def test_a_schedule_in_unknown_units_is_stretched() -> None:
+    problem, schedule = example()
+    measured = render.scaled(schedule, 1e-3)
+    above, below = render.gantt_pair(problem, schedule, measured, unit_s=None).axes
+    assert above.get_title(loc="left") == "simulated, stretched to the measured time: 17.5 ms"
+    assert np.array(bars(above)) == pytest.approx(np.array(bars(below)))

@@ -1,0 +1,261 @@
+"""``hadoppler place executor=...``: what is executed, verified, measured, written, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hadoppler.envs.errors import MemoryLimitError
+from hadoppler.envs.placement import (
+    DataflowGraph,
+    GraphBuilder,
+    Kernel,
+    PlacementProblem,
+    TensorType,
+    Topology,
+    make_graph,
+    simulate,
+    write_graph,
+)
+from hadoppler.real_system.placement import Execution, ExecutionError, cpu_executor, emulated_executor, free_memory
+from hadoppler.real_system.placement.cpu import random_inputs
+from hadoppler.real_system.placement.verified import VerificationError, VerifiedExecutor, check_order
+from hadoppler.scripts import execution, place
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+SMALL = ["graph=chainmm", "graph.size=32", "topology=this_machine", "topology.devices=2", "method=[heft,round_robin]"]
+EMULATED = ["graph=fork_join", "topology=uniform", "executor=emulated", "executor.bound_s=0.02"]
+MEASURED = {"measured_s", "measured_std", "measured_runs", "dropped", "late", "verified"}
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    torch.set_num_threads(1)
+
+
+def results() -> tuple[dict[str, Any], Path]:
+    """What the only run wrote, and its folder."""
+    (path,) = Path("runs/place").glob("*/results.json")
+    return json.loads(path.read_text()), path.parent
+
+
+def chain_of_two() -> PlacementProblem:
+    """a (2 s), then b (1 s), which reads 3 bytes of a."""
+    graph = DataflowGraph.build(flops=[2, 1], ids=["a", "b"], edges=[("a", "b")], out_bytes=[3, 0], title="two")
+    return PlacementProblem(graph, Topology.uniform(2))
+
+
+# --- the command --------------------------------------------------------------------------------------
+
+
+def test_processors_execute_and_verify_every_placement(capsys: pytest.CaptureFixture[str]) -> None:
+    assert place.main([*SMALL, "executor=cpu", "runs=2"]) == 0
+    found, folder = results()
+    assert [row["method"] for row in found["rows"]] == ["heft", "round_robin"]
+    for row in found["rows"]:
+        assert set(row) >= MEASURED
+        assert row["verified"] == "outputs"
+        assert 1 <= row["measured_runs"] <= 2
+        assert 0 < row["measured_s"] < 10
+        assert row["measured_ratio"] == row["measured_s"] / row["makespan"]
+    events = json.loads((folder / "trace_measured.json").read_text())["traceEvents"]
+    assert sum(event["ph"] == "X" and event["tid"] == 0 for event in events) == 76
+    assert (folder / "gantt.png").read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out
+    for words in ("measured [", "/ simulated", "late", "for more than 1 ms", "equal those of one-device execution"):
+        assert words in printed
+    assert printed.count("gantt.png") == 1
+
+
+def test_emulated_devices_take_the_time_that_was_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert place.main([*EMULATED, "method=[heft,single_device]", "runs=3", "pictures=false", "order=priority"]) == 0
+    found, folder = results()
+    for row in found["rows"]:
+        assert row["verified"] == "order"
+        assert 0.9 < row["measured_ratio"] < 3.0, "sleeping threads on a busy machine"
+    assert not (folder / "gantt.png").exists()
+    assert (folder / "trace_measured.json").exists()
+    assert "Emulated devices compute nothing" in capsys.readouterr().out
+
+
+def test_units_of_a_file_are_not_compared_with_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        place.main(["graph=chainmm", "graph.size=16", "topology=raw", "method=[heft]", "executor=cpu", "runs=1"]) == 0
+    )
+    found, _ = results()
+    assert found["rows"][0]["measured_ratio"] is None
+    assert found["rows"][0]["measured_s"] > 0
+    assert "to which seconds do not compare" in capsys.readouterr().out
+
+
+def test_without_an_executor_nothing_is_measured() -> None:
+    assert place.main([*SMALL, "pictures=false"]) == 0
+    found, folder = results()
+    assert not MEASURED & set(found["rows"][0])
+    assert not (folder / "trace_measured.json").exists()
+
+
+def test_wrong_outputs_are_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second placement's outputs are made wrong: the first one's results are kept, and the exit code tells."""
+    honest, seen = execution.measure, []
+
+    def wrong(devices: Any, placement: Any, **options: Any) -> Any:
+        seen.append(placement.method)
+        if placement.method == "round_robin":
+            expected = devices.executor._expected
+            devices.executor._expected = {name: value + 1 for name, value in expected.items()}
+        return honest(devices, placement, **options)
+
+    monkeypatch.setattr(execution, "measure", wrong)
+    assert place.main([*SMALL, "executor=cpu", "runs=1"]) == 2
+    found, folder = results()
+    rows = {row["method"]: row for row in found["rows"]}
+    assert rows["heft"]["verified"] == "outputs"
+    assert rows["round_robin"]["verified"] is False
+    assert rows["round_robin"]["measured_s"] is None
+    assert (folder / "gantt.png").exists()
+    err = capsys.readouterr().err
+    assert err.startswith("hadoppler place: executed, these failed: round_robin (chainmm: output ")
+    assert "differs from one-device execution by up to 1," in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["graph=fork_join", "executor=cpu"], "the graph has no kernels and cannot be executed"),
+        ([*SMALL, "executor=cpu", "runs=0"], "runs is 0; expected a whole number from 1 up"),
+        ([*SMALL, "executor=cpu", "order=random"], "order is 'random'; with an executor it is fifo or priority"),
+        ([*SMALL, "executor=cpu", "executor.isolate=no"], "executor.isolate"),
+        ([*SMALL, "executor=tpu"], "there is no executor called 'tpu'; choose one of cpu, cuda, emulated"),
+        ([*EMULATED, "executor.jitter=-1"], "jitter"),
+        (["graph=chainmm", "graph.size=4000000", "topology=raw", "executor=cpu"], "less than graph.size=4000000"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert place.main([*words, "method=[heft]"] if "method=[heft,round_robin]" not in words else words) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert err.count("\n") == 1
+    assert not list(Path().glob("runs/place/*/run.json"))
+
+
+def test_gpus_that_are_not_there_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert place.main([*SMALL, "executor=cuda"]) == 2
+    assert "torch sees no GPU here; use executor=cpu or emulated" in capsys.readouterr().err
+
+
+def test_a_time_out_is_told_and_the_others_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["graph=fork_join", "topology=uniform", "executor=emulated", "executor.bound_s=5", "executor.timeout=0.1"]
+    assert place.main([*words, "method=[heft]", "runs=1", "pictures=false"]) == 2
+    assert "did not end within 0.1 s" in capsys.readouterr().err
+    assert results()[0]["rows"][0]["verified"] is False
+
+
+# --- memory -------------------------------------------------------------------------------------------
+
+
+def test_the_memory_of_one_device_is_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A product of 8 x 8 matrices: two inputs and one result of 256 bytes each."""
+    builder, matrix = GraphBuilder("product"), TensorType((8, 8))
+    read = builder.add_input("a", matrix), builder.add_input("b", matrix)
+    product = builder.add(Kernel("aten.mm.default", read, (matrix,)), kind="matmul", flops=1024)
+    problem = PlacementProblem(builder.finish([product]), Topology.uniform(2))
+    assert free_memory.peak_bytes(problem) == (768.0, 512.0)
+    (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:       0 kB\n")
+    monkeypatch.setattr(free_memory, "MEMINFO", tmp_path / "meminfo")
+    with pytest.raises(
+        MemoryLimitError, match=r"inputs take 512 bytes .* holds 768 at once, but only 0 are free.*; x\."
+    ):
+        free_memory.check_free_memory(problem, "x")
+    monkeypatch.setattr(free_memory, "MEMINFO", tmp_path / "none")
+    free_memory.check_free_memory(problem, "x")
+
+
+# --- verification -------------------------------------------------------------------------------------
+
+
+def test_outputs_are_checked_at_every_execution_and_let_go() -> None:
+    problem = PlacementProblem(make_graph("chainmm", size=16), Topology.this_machine(2))
+    rng = np.random.default_rng(0)
+    with VerifiedExecutor(cpu_executor(problem), random_inputs(problem, 0)) as executor:
+        for _ in range(3):
+            done = executor.run(rng.integers(2, size=problem.n))
+            assert done.outputs == {}
+        with pytest.raises(ExecutionError, match="leave inputs out"):
+            executor.run(np.zeros(problem.n, int), {})
+        executor.inputs = {name: 2 * value for name, value in random_inputs(problem, 0).items()}
+        executor._knows_inputs = False
+        with pytest.raises(VerificationError, match="differs from one-device execution"):
+            executor.run(np.zeros(problem.n, int))
+
+
+def test_rounding_is_forgiven_and_nothing_else_is() -> None:
+    from hadoppler.real_system.placement.verified import check_outputs
+
+    problem = chain_of_two()
+    value = torch.tensor([100.0, 1e-6, float("nan"), float("inf")])
+    check_outputs(problem, {"y": value + torch.tensor([1e-2, 1e-2, 0, 0])}, {"y": value})
+    wrong = {
+        "more": value + torch.tensor([0.1, 0, 0, 0]),
+        "no NaN": torch.tensor([100.0, 1e-6, 0.0, float("inf")]),
+        "no infinity": torch.tensor([100.0, 1e-6, float("nan"), 5.0]),
+        "another type": value.double(),
+        "another shape": value[:3],
+    }
+    for found in wrong.values():
+        with pytest.raises(VerificationError, match="output 'y'"):
+            check_outputs(problem, {"y": found}, {"y": value})
+    with pytest.raises(VerificationError, match=r"gave the outputs \[\]"):
+        check_outputs(problem, {}, {"y": value})
+    with pytest.raises(VerificationError, match="whole numbers"):
+        check_outputs(problem, {"y": torch.tensor([2**40 + 1])}, {"y": torch.tensor([2**40])})
+
+
+def test_an_order_that_edges_forbid_is_found() -> None:
+    problem = chain_of_two()
+    schedule = simulate(problem, [0, 1])
+    assert schedule.start.tolist() == [0, 5]
+    check_order(problem, Execution(schedule, schedule.start))
+    early = replace(schedule, start=np.array([0.0, 4.9]))
+    with pytest.raises(VerificationError, match="'b' began before"):
+        check_order(problem, Execution(early, early.start))
+    unsent = replace(schedule.transfers, tensor=schedule.transfers.tensor[:0], target=schedule.transfers.target[:0])
+    with pytest.raises(VerificationError, match="'b' began before"):
+        check_order(
+            problem, Execution(replace(schedule, transfers=replace(unsent, end=unsent.end[:0])), schedule.start)
+        )
+    free = PlacementProblem(DataflowGraph.build(flops=[2, 1], ids=["a", "b"]), Topology.uniform(1))
+    both = replace(simulate(free, [0, 0]), start=np.array([0.0, 1.0]))
+    with pytest.raises(VerificationError, match="'b' began on device 0 while another one ran there"):
+        check_order(free, Execution(both, both.start))
+
+
+def test_emulated_executions_run_in_order() -> None:
+    problem = PlacementProblem(make_graph("layered_random", seed=1), Topology.preset("mixed-contended"))
+    rng = np.random.default_rng(0)
+    with VerifiedExecutor(emulated_executor(problem, bound_s=0.005)) as executor:
+        for _ in range(3):
+            executor.run(rng.integers(problem.d, size=problem.n))
+
+
+def test_graph_files_are_executed_by_emulated_devices(tmp_path: Path) -> None:
+    write_graph(chain_of_two().graph, tmp_path / "two.json")
+    words = ["graph=file", "graph.path=two.json", "topology=uniform", "topology.flops_per_s=1"]
+    words += ["executor=emulated", "executor.unit_s=0.01"]
+    assert place.main([*words, "method=[single_device]", "runs=2"]) == 0
+    (row,) = results()[0]["rows"]
+    assert row["makespan"] == 3
+    assert 0.029 < row["measured_s"] < 0.3
+    assert row["measured_ratio"] == pytest.approx(row["measured_s"] / 0.03)

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from hadoppler import place
 from hadoppler.scripts.application import CommandError, launch
-from hadoppler.scripts.calibration_report import Check, print_calibration, rows_of, save_scatter
+from hadoppler.scripts.calibration_report import Check, print_calibration, rows_of, save_scatter, sentences
 from hadoppler.scripts.execution import execution_bar, open_devices
 from hadoppler.scripts.place import build_problem
 from hadoppler.scripts.report import write_results, write_run_record
@@ -84,9 +84,9 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
         check = checked(problem, measured, time, devices.unit_s, config, step)
     paths = list(save_problem(folder, measured))
     rows = rows_of(check)
-    figures = {"executions": len(executions), "disturbed": time.dropped, "unit_s": devices.unit_s}
+    figures = {"executions": len(executions), "all_executions": time.calls, "dropped": time.dropped, "load": time.load}
     write_results(folder, config, rows, {}, **figures, checked=check.as_rows())
-    print_calibration(console, problem, measured, check, len(executions), devices)
+    print_calibration(console, problem, check, sentences(measured, check, len(executions), time, devices.computes))
     if config.pictures:
         paths.append(
             save_scatter(folder / "calibration.png", f"{problem.graph.title} on {problem.topology.name}", check)
@@ -103,8 +103,6 @@ def check_numbers(config: DictConfig) -> None:
     for name, least in (("runs", 1), ("checked", 3), ("repeats", 1)):
         if config[name] < least:
             raise CommandError(f"{name} is {config[name]}; expected a whole number from {least} up.")
-    if not config.executor:
-        raise CommandError("no executor is chosen; give executor=cpu, cuda or emulated.")
 
 
 def execute(problem: PlacementProblem, time: MeasuredTime, config: DictConfig, step: Step) -> list[Execution]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hadoppler.scripts.execution import Devices
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from hadoppler.envs.placement import PlacementProblem
     from hadoppler.envs.placement.graph import Floats
+    from hadoppler.real_system.placement.measured_time import MeasuredTime
 
 
 @dataclass(frozen=True)
@@ -68,47 +68,49 @@ LABELS = {
 }
 
 
-def print_calibration(
-    console: Console,
-    problem: PlacementProblem,
-    measured: PlacementProblem,
-    check: Check,
-    executions: int,
-    devices: Devices,
-) -> None:
-    """The table of agreement, and sentences on what it is made of."""
+def print_calibration(console: Console, problem: PlacementProblem, check: Check, told: Sequence[str]) -> None:
+    """The table of agreement, and sentences below it."""
     table = Table(title=escape(f"{problem.graph.summary()}; {problem.topology.name}"))
     for name in ("against measured times", "rank correlation", "median error"):
         table.add_column(name, justify="left" if name == "against measured times" else "right")
     for row in rows_of(check):
-        correlation, error = row["rank_correlation"], row["median_error"]
+        error = row["median_error"]
         table.add_row(
             LABELS[row["times"]],
-            "-" if math.isnan(correlation) else f"{correlation:.3f}",
+            _correlation(row),
             "-" if error is None else f"{100 * error:.1f} %",
             style="bold" if row["times"] == "after" else None,
         )
     console.print(table)
-    for line in _explained(problem, measured, check, executions, devices):
+    for line in told:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _explained(
-    problem: PlacementProblem, measured: PlacementProblem, check: Check, executions: int, devices: Devices
+def _correlation(row: Mapping[str, Any]) -> str:
+    return "-" if math.isnan(row["rank_correlation"]) else f"{row['rank_correlation']:.3f}"
+
+
+def sentences(
+    measured: PlacementProblem, check: Check, executions: int, time: MeasuredTime, computes: bool
 ) -> list[str]:
-    others = len(check.names) - check.names.count("random")
+    """What the figures are made of, and what they cannot tell."""
+    random = check.names.count("random")
     told = [
-        f"Calibrated by {executions} executions; checked on {len(check.names)} other assignments: "
-        f"{check.names.count('random')} random ones with loads spread on purpose, {others} of methods on the measured "
-        "costs."
+        f"Calibrated by {executions} executions; checked on {len(check.names)} other assignments: {random} random ones "
+        f"with loads spread on purpose, {len(check.names) - random} of methods on the measured costs."
     ]
-    if problem.d == 1:
-        told.append("With one device nothing is sent and every assignment is the same: links stay nominal.")
+    if time.dropped:
+        told.append(
+            f"Other work on this machine disturbed {time.dropped} of {time.calls} executions (load {time.load:.1f}); "
+            "they count only where there are no others. Close other programs if the ceiling is low."
+        )
+    if measured.d == 1:
+        told.append("With one device nothing is sent and all assignments are the same: links stay nominal.")
     else:
-        told.append(f"Contention of the links by the measured times: {measured.contention}.")
+        told.append(f"The rule of contention that explains the measured times best: {measured.contention}.")
     if not check.comparable:
         told.append("The given costs are in the file's units, so that they have a rank correlation, but no error.")
-    if not devices.computes:
+    if not computes:
         told.append("Emulated devices compute nothing: verified is the order of the operations, not their outputs.")
     return told
 
@@ -135,9 +137,7 @@ def scatter(title: str, check: Check) -> Figure:
         seconds = row["times"] == "after" or check.comparable
         _points(axes, check, times / (unit if seconds else 1.0), check.measured / unit)
         error = "" if row["median_error"] is None else f", median error {100 * row['median_error']:.1f} %"
-        axes.set_title(
-            f"{LABELS[row['times']]}\nrank correlation {row['rank_correlation']:.3f}{error}", fontsize="medium"
-        )
+        axes.set_title(f"{LABELS[row['times']]}\nrank correlation {_correlation(row)}{error}", fontsize="medium")
         axes.set_xlabel(f"simulated [{label}]" if seconds else "simulated [units of the file]")
         if seconds:
             axes.axline((0, 0), slope=1, color="0.4", linestyle="--", linewidth=1)

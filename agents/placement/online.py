@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -60,6 +60,23 @@ class Proposal(NamedTuple):
 
 
 @dataclass(eq=False)
+class Batch:
+    """Placements that are run together.
+
+    Attributes:
+        proposals: in the order in which they are run.
+        task: the problem as the policy saw it.
+        episodes: its samples among them, if there are any.
+        times: seconds of those episodes that were run, by number.
+    """
+
+    proposals: list[Proposal]
+    task: Task
+    episodes: Trajectories | None = None
+    times: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
 class Phase:
     """What stage III knows while it goes on.
 
@@ -74,7 +91,8 @@ class Phase:
         settled: whether the policy sees measured costs.
         target: number of the placement that is imitated.
         sampled: times of the latest samples of the policy.
-        batch: the policy's episodes that are being run, or were run last, and their times by number.
+        ran: the batch that was run last.
+        following: the batch that is to be run next.
     """
 
     real: RealSource
@@ -86,7 +104,8 @@ class Phase:
     settled: bool = False
     target: int = 0
     sampled: tuple[float, ...] = ()
-    batch: tuple[Task, Trajectories, dict[int, float]] | None = None
+    ran: Batch | None = None
+    following: Batch | None = None
 
     @classmethod
     def resumed(cls, real: RealSource, state: Mapping[str, Any], task: Task) -> Phase:
@@ -161,16 +180,17 @@ class Online:
             phase.believed = real.believed(phase.given)
             if not phase.settled and phase.tried.runs >= self.settle:
                 self._settle(learner, phase)
-        before = phase.batch
-        proposals = self._propose(learner, phase, rng, progress)
+        batch, before = phase.following or self._propose(learner, phase, rng, progress), phase.ran
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(self._run_all, phase, proposals)
+            running = pool.submit(self._run_all, phase, batch)
             told = self._learn(learner, phase, before, rng, progress)
+            phase.following = self._propose(learner, phase, rng, progress) if len(phase.tried.expected) else None
             ran = running.result()
+        phase.ran = batch
         if phase.tried.has_drifted():
             phase.tried.forget()
             real.forget()
-            phase.believed, phase.target, phase.settled = None, 0, False
+            phase.believed, phase.target, phase.settled, phase.following = None, 0, False, None
         phase.tried.estimate(phase.believed, real.execution)
         self._choose_target(phase)
         return told | {
@@ -217,7 +237,7 @@ class Online:
         phase.task.elites = Elites(phase.task.problem.n, 1)
         phase.task.elites.add(tried.assignments[phase.target], tried.orders[phase.target], tried.expected[phase.target])
 
-    def _propose(self, learner: Learner, phase: Phase, rng: np.random.Generator, progress: float) -> list[Proposal]:
+    def _propose(self, learner: Learner, phase: Phase, rng: np.random.Generator, progress: float) -> Batch:
         """The next batch: what is run again, what the search found, and samples of the policy."""
         tried, wanted = phase.tried, list[Proposal]()
         if not tried.runs:
@@ -227,16 +247,14 @@ class Online:
             for i in tried.ranked(max(self.repeated - 1, 0)):
                 wanted.append(Proposal(tried.assignments[i], tried.orders[i], float(tried.expected[i])))
             wanted += self._search(learner, phase, rng, progress)
-        count = max(self.batch - len(wanted), 0)
-        phase.batch = None
+        count, played = max(self.batch - len(wanted), 0), None
         if count:
             how = Exploration(epsilon=between(self.epsilon, progress))
             played = learner.play(phase.task, count, rng, how)
             expected = self._expect(phase, played.assignment, played.order)
             rows = zip(played.assignment, played.order, expected.tolist(), strict=True)
             wanted += [Proposal(a, o, e, episode) for episode, (a, o, e) in enumerate(rows)]
-            phase.batch = phase.task, played, {}
-        return wanted[: self.batch]
+        return Batch(wanted[: self.batch], phase.task, played)
 
     def _expect(self, phase: Phase, assignments: Integers, orders: Integers) -> Floats:
         """[B] seconds that placements may take: measured, or simulated if the simulator was corrected, or infinite."""
@@ -275,17 +293,17 @@ class Online:
         expected = self._expect(phase, assignments, orders).tolist()
         return [Proposal(a, o, e) for a, o, e in zip(assignments, orders, expected, strict=True)]
 
-    def _run_all(self, phase: Phase, proposals: list[Proposal]) -> list[float]:
+    def _run_all(self, phase: Phase, batch: Batch) -> list[float]:
         """Run proposals one after the other; in the thread that waits for the devices."""
         ran, tried = list[float](), phase.tried
-        for proposal in proposals:
+        for proposal in batch.proposals:
             due = tried.runs % self.check_every == 0
             item, limit = (phase.incumbent, np.inf) if due else self._permitted(phase, proposal)
             seconds = phase.real.run(phase.given, item.assignment, item.order, limit)
             tried.record(item.assignment, item.order, seconds)
             ran.append(seconds)
-            if item.episode >= 0 and phase.batch is not None:
-                phase.batch[2][item.episode] = seconds
+            if item.episode >= 0:
+                batch.times[item.episode] = seconds
         return ran
 
     def _permitted(self, phase: Phase, proposal: Proposal) -> tuple[Proposal, float]:
@@ -309,13 +327,13 @@ class Online:
         self,
         learner: Learner,
         phase: Phase,
-        before: tuple[Task, Trajectories, dict[int, float]] | None,
+        before: Batch | None,
         rng: np.random.Generator,
         progress: float,
     ) -> Told:
         """Imitate the best, and follow the gradient of the samples that were run before."""
         told: Told = {}
-        if before is not None and before[2] and self.gradient:
+        if before is not None and before.times and self.gradient:
             told["loss"] = self._follow_gradient(learner, phase, before, progress)
         if len(phase.task.elites):
             steps = [
@@ -327,17 +345,16 @@ class Online:
             told["imitation"] = float(np.mean(steps)) if steps else 0.0
         return told
 
-    def _follow_gradient(
-        self, learner: Learner, phase: Phase, before: tuple[Task, Trajectories, dict[int, float]], progress: float
-    ) -> float:
+    def _follow_gradient(self, learner: Learner, phase: Phase, before: Batch, progress: float) -> float:
         """A step of the clipped policy gradient; times are judged by the level of the latest samples."""
-        task, played, times = before
+        times = before.times
+        assert before.episodes is not None, "only episodes have such times"
         phase.sampled = (*phase.sampled, *times.values())[-LEVEL:]
         level, spread = float(np.mean(phase.sampled)), float(np.std(phase.sampled))
         rows = list(times)
-        episodes = played.take(rows)
+        episodes = before.episodes.take(rows)
         gained = (level - np.array([times[row] for row in rows])) / max(spread, 1e-3 * level)
-        scores = learner.policy.score(task.prepared, episodes)
+        scores = learner.policy.score(before.task.prepared, episodes)
         advantage = torch.from_numpy(gained.astype(np.float32)).to(scores.place.device)
         played_with = (scores.select + scores.place).detach()
         loss = losses.clipped_loss(scores, played_with, advantage, self.clip, between(self.entropy, progress))

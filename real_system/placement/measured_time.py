@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -129,5 +129,5 @@ class MeasuredTime:
             self.seconds += limit
             return None
         self.seconds += done.makespan
-        self.recent.append(done)
+        self.recent.append(replace(done, outputs={}))
         return done

@@ -22,7 +22,6 @@ import torch
 from learned_placement import train_cell
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import spearmanr
 from work_conserving import CPU_SIZES, GRAPHS
 
 from hadoppler import place
@@ -36,6 +35,7 @@ from hadoppler.envs.placement.graph import Integers
 from hadoppler.real_system.placement import Executor, cpu_executor, emulated_executor
 from hadoppler.real_system.placement.calibration import calibrated
 from hadoppler.real_system.placement.measured_time import MeasuredTime
+from hadoppler.real_system.placement.prediction import agreement, spread_assignments
 
 BOUND_S = {"chainmm": 0.015, "ffnn": 0.045, "llama_block": 0.045, "llama_layer": 0.045}
 """Seconds of the lower bound on emulated devices, so that runs take about a tenth of a second."""
@@ -73,12 +73,6 @@ def emulated(name: str, jitter: float) -> Executor:
     )
 
 
-def spread_assignments(problem: PlacementProblem, count: int, rng: np.random.Generator) -> Integers:
-    """Random assignments whose load on devices differs on purpose."""
-    shares = [rng.dirichlet(np.full(problem.d, (0.5, 1.0, 5.0)[number % 3])) for number in range(count)]
-    return np.stack([rng.choice(problem.d, size=problem.n, p=share) for share in shares])
-
-
 def learned_assignments(problem: PlacementProblem, policy: Any, count: int) -> Integers:
     """The best different samples of a policy."""
     prepared = policy.prepare(problem, np.random.default_rng(FEATURE_SEED))
@@ -113,21 +107,15 @@ def calibration(kind: str, name: str, policies: Path, quick: bool) -> Row:
     result: Row = {"part": "calibration", "devices": kind, "graph": name, "assignments": len(rows)}
     result |= {"contention": believed.contention, "dropped": source.dropped, "runs": source.calls}
     result |= {
-        "ceiling": rank_correlation(*halves),
+        "ceiling": agreement(*halves).rank_correlation,
         "repeatability": float(np.median(np.abs(halves[0] / halves[1] - 1))),
     }
     for when, simulator in (("before", problem), ("after", believed)):
         simulated = makespans(simulator, np.stack(rows), memory="off")
         if when == "before":
             simulated = simulated * np.median(median / simulated)  # another unit
-        result[f"spearman_{when}"] = rank_correlation(simulated, median)
-        result[f"error_{when}"] = float(np.median(np.abs(simulated / median - 1)))
+        result[f"spearman_{when}"], result[f"error_{when}"] = agreement(simulated, median)
     return result | {"points": [[float(a), float(b)] for a, b in zip(simulated, median, strict=True)]}
-
-
-def rank_correlation(a: Any, b: Any) -> float:
-    """Spearman's."""
-    return float(spearmanr(a, b)[0])
 
 
 def online(name: str, arm: str, seed: int, folder: Path, policies: Path, quick: bool) -> Row:

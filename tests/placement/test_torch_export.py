@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from hadoppler.envs.errors import GraphError  # noqa: E402
 from hadoppler.envs.placement.graph import DataflowGraph  # noqa: E402
+from hadoppler.envs.placement.interpreter import module_inputs, run  # noqa: E402
 from hadoppler.envs.placement.kinds import KINDS, aten_kind  # noqa: E402
 from hadoppler.envs.placement.readers.factory import load_factory  # noqa: E402
 from hadoppler.envs.placement.readers.torch_export import from_module  # noqa: E402
@@ -378,3 +379,22 @@ def test_operators_without_a_formula_are_priced_and_named() -> None:
     with pytest.warns(UserWarning, match="no FLOP formula is known for _fft"):
         graph = from_module(Spectrum(), (torch.zeros(4, 8),))
     assert (graph.flops > 0).all()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_one_tensor_given_twice_is_two_inputs(training: bool) -> None:
+    """A graph captured with (x, x) computes f(a, b) for different a and b."""
+
+    class Difference(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return self.weight * a - b
+
+    module, x = Difference(), torch.randn(3)
+    graph = from_module(module, (x, x), training=training)
+    a, b = torch.randn(3), torch.randn(3)
+    found = run(graph, module_inputs(graph, module, (a, b)))
+    torch.testing.assert_close(found["output_0"], module(a, b).detach())

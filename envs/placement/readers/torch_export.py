@@ -98,7 +98,7 @@ def capture(
     ordered = {key: (kwargs or {})[key] for key in sorted(kwargs or {})}
     with quiet():
         try:
-            neutral, given, named = _on_fake_cpu(module, tuple(args), ordered)
+            neutral, given, named = _on_fake_cpu(module, *_all_different(tuple(args), ordered))
             program = torch.export.export(neutral, given, named, strict=False)
             rename = _renaming(module)
             captured = _joint(program, given, named, rename) if training else _forward(program, rename)
@@ -109,6 +109,23 @@ def capture(
     captured.title = type(module).__name__
     captured.graph.eliminate_dead_code()
     return captured
+
+
+def _all_different(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments in which no tensor stands twice: the tracer would take both places for one input."""
+    import torch
+    from torch.utils._pytree import tree_map
+
+    seen: set[int] = set()
+
+    def different(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or id(value) not in seen:
+            seen.add(id(value))
+            return value
+        return value.detach().clone().requires_grad_(value.requires_grad)
+
+    found: tuple[tuple[Any, ...], dict[str, Any]] = tree_map(different, (args, kwargs))
+    return found
 
 
 def _on_fake_cpu(

@@ -32,4 +32,4 @@ def test_rows_make_plans(row: str) -> None:
 def test_every_published_table_has_rows() -> None:
     families = {row.partition("/")[0] for row in ROWS}
     published = {"main", "message_passing", "policy_ablation", "scaling", "stage_ablation", "transfer"}
-    assert families == published | {"generalist", "recipe", "regimes", "rivals"}
+    assert families == published | {"generalist", "real", "recipe", "regimes", "rivals"}

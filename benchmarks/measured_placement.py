@@ -241,7 +241,7 @@ def cpu_policies(problem: PlacementProblem, name: str, folder: Path, quick: bool
     found, short = dict[str, Integers](), 4 if quick else 1
     rival = {"imitation": {"updates": 20}, "simulation": {"updates": 400 // short, "algorithm": "ppo", "epochs": 2}}
     for label, policy in (("PLACETO", "placeto"), ("GDP", "gdp")):
-        plan = PlacementPlan([problem], policy=policy, stages=rival, seconds=60 / short, validate_every=10, samples=16)
+        plan = PlacementPlan([problem], policy=policy, stages=rival, seconds=40 / short, validate_every=10, samples=16)
         found[label] = best_answer(plan.train(folder / f"cpu_{name}_{policy}"), problem)
     first = {"imitation": {"updates": 40}, "simulation": {"updates": 120 // short}}
     path = PlacementPlan([problem], stages=first, validate_every=20).train(folder / f"cpu_{name}_doppler")

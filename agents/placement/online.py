@@ -138,7 +138,9 @@ class Online:
         search_until: progress after which there are none, and what was found is learned.
         imitations, student_orders, followed: as of ``Simulation``.
         safe: share above the incumbent's time within which the mean time of all runs stays after every run; None for
-            no limit. A run that could break it is replaced by one of the best placement known, or is ended.
+            no limit. Placements are then tried only where they are expected to be faster than the incumbent, and where
+            what was saved so far covers the risk; else the best placement known is run. A run that exceeds its
+            allowance is ended.
         check_every: runs between two of the incumbent.
     """
 
@@ -313,9 +315,9 @@ class Online:
         if self.safe is None:
             return proposal, limit
         spread, usual = tried.deviation, tried.incumbent_s
-        room = (1.0 + self.safe) * usual * (tried.runs + 1) - tried.total - CAUTION * spread * usual
-        expected = proposal.expected if np.isfinite(proposal.expected) else SLOWEST * usual
-        if expected * (1.0 + CAUTION * spread) <= room:
+        certain = usual * (1.0 - CAUTION * spread / np.sqrt(len(tried.times[0])))
+        room = (1.0 + self.safe) * certain * (tried.runs + 1) - tried.total - CAUTION * spread * usual
+        if proposal.expected <= usual and proposal.expected * (1.0 + CAUTION * spread) <= room:
             return proposal, min(limit, room)
         known = len(tried.expected) and len(tried.times[tried.best]) > 2 and tried.expected[tried.best] <= usual
         if known:

@@ -177,15 +177,12 @@ class Online:
         if learner.phase is None:
             learner.phase = self._begin(learner, tasks[0], rng)
         phase, real = learner.phase, learner.phase.real
-        due = phase.believed is None or number % self.refresh == 0
-        if self.searched and due and phase.tried.runs:
-            phase.believed = real.believed(phase.given)
-            if not phase.settled and phase.tried.runs >= self.settle:
-                self._settle(learner, phase)
         batch, before = phase.following or self._propose(learner, phase, rng, progress), phase.ran
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(self._run_all, phase, batch)
             told = self._learn(learner, phase, before, rng, progress)
+            if self.searched and (phase.believed is None or number % self.refresh == 0):
+                self._correct(learner, phase)
             phase.following = self._propose(learner, phase, rng, progress) if len(phase.tried.expected) else None
             ran = running.result()
         phase.ran = batch
@@ -222,10 +219,13 @@ class Online:
         tried = Tried(ordered=learner.real.execution == "priority")
         return Phase(learner.real, tried, task.problem, task, Proposal(assignment, order, np.inf))
 
-    def _settle(self, learner: Learner, phase: Phase) -> None:
-        """From now on the policy sees the costs that runs have shown; without them it could not tell devices apart
-        that are equal on paper."""
-        if phase.believed is None:
+    def _correct(self, learner: Learner, phase: Phase) -> None:
+        """Believe what the runs have shown; let the policy see it, roughly, once there are enough of them.
+
+        Without that it could not tell devices apart that are equal on paper.
+        """
+        phase.believed = phase.real.believed(phase.given)
+        if phase.believed is None or phase.settled or phase.tried.runs < self.settle:
             return
         seen = coarse(phase.given, phase.believed)
         prepared = learner.policy.prepare(seen, np.random.default_rng(FEATURE_SEED))

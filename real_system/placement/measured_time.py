@@ -49,7 +49,7 @@ class MeasuredTime:
     repeats: int = 1
     warm_up: int = 1
     disturbed: float = 0.1
-    window: int = 40
+    window: int = 200
     inputs: Mapping[str, torch.Tensor] | None = None
     seed: int = 0
     calls: int = 0

@@ -86,8 +86,17 @@ def test_every_stage_trains(stages: str, names: list[str]) -> None:
     assert settings.get("simulation", {"algorithm": wanted})["algorithm"] == wanted
 
 
+def test_real_runs_teach_after_the_other_stages() -> None:
+    stage = ["stage.online.updates=3", "stage.online.batch=2", "stage.online.search_calls=40"]
+    words = [*BRIEF["imitation"], *BRIEF["simulation"], *stage, "executor=emulated", "executor.bound_s=0.005"]
+    lines, told = run("agent=doppler", "stage=[imitation,simulation,online]", *words)
+    assert told["stage"] == "online"
+    assert lines[-1]["runs"] == 6
+    assert 0 < lines[-1]["makespan"] < 1.0
+
+
 def test_every_stage_is_among_these() -> None:
-    assert choices("stage") == ["imitation", "reinforce", "simulation"]
+    assert choices("stage") == ["imitation", "online", "reinforce", "simulation"]
     assert choices("problems") == ["generated", "one", "several"]
 
 
@@ -126,7 +135,10 @@ def test_files_of_ones_own_are_choices_too() -> None:
         (["agent=cluster", "stage=[imitation]"], "stage does not go with agent=cluster; leave it out, or choose"),
         (["-m", "agent=doppler,cluster", "graph=ffnn"], "graph does not go with agent=cluster; leave it out, or"),
         (["tracking.mode=offline"], "there is no setting 'tracking.mode'; there are none in tracking."),
-        (["stage=nix"], "there is no stage called 'nix'; choose one of imitation, reinforce, simulation."),
+        (["stage=online"], "the stage online runs placements on devices; give what runs them"),
+        (["executor=emulated"], "executor is for the stage online, which is not among the stages"),
+        (["stage=online", "executor=emulated", "executor.jitter=-1"], "unit_s is"),
+        (["stage=nix"], "there is no stage called 'nix'; choose one of imitation, online, reinforce, simulation."),
         (["agent=placeto", "graph.nix=3"], "there is no setting 'graph.nix'; valid ones are graph.name, graph.costs"),
     ],
 )

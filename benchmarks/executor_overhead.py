@@ -29,6 +29,8 @@ from hadoppler.real_system.placement.threads import ThreadExecutor
 
 OPERATIONS = 1000
 DISTURBED = 0.05
+WARM_UP = 20
+"""Runs until the threads' memory has its size."""
 Row = dict[str, Any]
 
 
@@ -163,7 +165,8 @@ def products(repeats: int, size: int = 512, tiles: int = 8) -> list[Row]:
     with cpu_executor(problem) as executor:
         for devices in (1, 2):
             assignment, clean, dropped = np.arange(tiles) % devices, list[float](), 0
-            executor.run(assignment)
+            for _ in range(WARM_UP):
+                executor.run(assignment)
             while len(clean) < repeats and dropped < 20 * repeats:
                 done = executor.run(assignment)
                 if done.interference > DISTURBED * done.makespan:

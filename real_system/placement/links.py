@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 from heapq import heappop, heappush
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from time import perf_counter, sleep
 from typing import Any, NamedTuple, Protocol
 
@@ -132,6 +135,32 @@ class Couriers:
         return posted.run.plan.transfers[posted.number].source
 
 
+class Mailbox:
+    """A queue that one thread empties, with a deadline.
+
+    ``SimpleQueue.get(timeout=...)`` of CPython 3.11 can block for ever: woken by an item that is gone, it goes on
+    waiting with what is left of its time, and takes a negative rest for no limit.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[Posted | None] = deque()
+        self._bell = threading.Lock()
+        self._bell.acquire()
+
+    def put(self, item: Posted | None) -> None:
+        """Add an item and ring."""
+        self._items.append(item)
+        with suppress(RuntimeError):  # it rings already
+            self._bell.release()
+
+    def take(self, until: float | None) -> Iterator[Posted | None]:
+        """All items; where there are none, those that come first, or nothing when the clock shows ``until``."""
+        if not self._items:
+            self._bell.acquire(timeout=-1.0 if until is None else max(until - perf_counter(), 0.0))
+        while self._items:
+            yield self._items.popleft()
+
+
 class TimedLinks:
     """Emulated links: one thread keeps the time of all transfers under the simulator's rules.
 
@@ -141,7 +170,7 @@ class TimedLinks:
 
     def __init__(self, contention: str, channels: int) -> None:
         self.contention, self.channels = contention, channels
-        self._inbox: SimpleQueue[Posted | None] = SimpleQueue()
+        self._inbox = Mailbox()
         self._run: Run | None = None
         self._clear()
         self.threads = [threading.Thread(target=self._keep_time, name="links", daemon=True)]
@@ -167,9 +196,7 @@ class TimedLinks:
     def _keep_time(self) -> None:
         wake_up_on_time()
         while True:
-            timeout = max(self._events[0][0] - perf_counter(), 0.0) if self._events else None
-            try:
-                posted = self._inbox.get(timeout=timeout) if timeout != 0.0 else self._inbox.get_nowait()
+            for posted in self._inbox.take(until=self._events[0][0] if self._events else None):
                 if posted is None:
                     return
                 if posted.run is not self._run:
@@ -178,8 +205,6 @@ class TimedLinks:
                 self._end(posted.produced)
                 heappush(self._pending, posted)
                 self._start(posted.produced)
-            except Empty:
-                pass
             self._end(perf_counter())
 
     def _start(self, now: float) -> None:

@@ -6,7 +6,7 @@ import copy
 import threading
 from collections.abc import Sequence
 from heapq import heappush
-from queue import SimpleQueue
+from queue import Queue, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -62,7 +62,7 @@ class Run:
         self.plan, self.job, self.rank, self.barrier = plan, job, rank, barrier
         self.inboxes: list[SimpleQueue[Arrival | int | None]] = [SimpleQueue() for _ in range(devices)]
         self.heaps: list[list[tuple[float, int]]] = [[] for _ in range(devices)]
-        self.reports: SimpleQueue[int | Failure] = SimpleQueue()
+        self.reports: Queue[int | Failure] = Queue()
         self.waiting = list(plan.waiting)
         self.running = [-1] * devices
         self.failed = False

@@ -37,6 +37,7 @@ from hadoppler.real_system.placement import (
 )
 from hadoppler.real_system.placement.audit import audit
 from hadoppler.real_system.placement.cpu import CpuJob, random_inputs
+from hadoppler.real_system.placement.links import Mailbox
 from hadoppler.real_system.placement.memory import peak_memory
 from hadoppler.real_system.placement.threads import ThreadExecutor
 from hadoppler.scripts.example_model import TransformerBlock
@@ -450,3 +451,30 @@ def test_the_kind_of_devices_is_open() -> None:
     with ThreadExecutor(PlacementProblem(graph, Topology.uniform(2)), Kind()) as executor:
         executor.run([0, 1, 0, 1])
     assert seen == [0, 1, 2, 3]
+
+
+def test_a_mailbox_keeps_its_deadline() -> None:
+    """Rung for items that are gone, it returns at the deadline and neither before it has to nor never."""
+    box: Any = Mailbox()
+    assert list(box.take(until=time.perf_counter() - 1.0)) == []
+    for round_ in range(200):
+        for item in range(3):
+            box.put((round_, item))
+        assert list(box.take(until=None)) == [(round_, item) for item in range(3)]
+        deadline = time.perf_counter() + 1e-4
+        assert list(box.take(until=deadline)) == []  # the bell may still ring: at once, or at the deadline
+        assert list(box.take(until=time.perf_counter() + 1e-6)) == []
+    threading.Timer(0.05, box.put, ["late"]).start()
+    assert list(box.take(until=time.perf_counter() + 5.0)) == ["late"]
+
+
+def test_thousands_of_short_transfers_all_arrive() -> None:
+    """Runs of a few milliseconds, over and over: none may hang (one in a hundred did, through the queue's time-out)."""
+    rng = np.random.default_rng(0)
+    edges = sorted({(int(rng.integers(max(0, v - 8), v)), v) for v in range(1, 60) for _ in range(2)})
+    graph = DataflowGraph.build(flops=[1e-5] * 60, edges=edges, out_bytes=[1e-5] * 60)
+    problem = PlacementProblem(graph, Topology.uniform(4, latency=2e-5))
+    with emulated_executor(problem, timeout=5.0) as executor:
+        for number in range(300):
+            mode = ("work_conserving", "bulk_synchronous")[number % 2]
+            executor.run(rng.integers(4, size=60), mode=mode)

@@ -39,7 +39,8 @@ from hadoppler.real_system.placement.prediction import agreement, spread_assignm
 
 BOUND_S = {"chainmm": 0.015, "ffnn": 0.045, "llama_block": 0.045, "llama_layer": 0.045}
 """Seconds of the lower bound on emulated devices, so that runs take about a tenth of a second."""
-LONGEST_S = 0.2
+DISTURBED = 0.2
+"""Repetitions are dropped in which the threads of all devices together waited longer for processors, as a share."""
 ARMS = {
     "I + II + III": ("main/doppler", {}),
     "II + III": ("stage_ablation/simulation", {}),
@@ -104,7 +105,7 @@ def calibration(kind: str, name: str, policies: Path, quick: bool) -> Row:
         *learned_assignments(problem, policy, 10),
     ]
     with executor:
-        source = MeasuredTime(executor, repeats=repeats, disturbed=0.05, window=64)
+        source = MeasuredTime(executor, repeats=repeats, disturbed=DISTURBED, window=64)
         taught = [*spread_assignments(problem, 12, rng), *rows[-20:-16]]
         for row in taught:
             source.measure(row, row)
@@ -230,7 +231,7 @@ def table(kind: str, name: str, folder: Path, policies: Path, quick: bool) -> li
             believed = source.believed(problem)
         rows["DOPPLER-SYS"] = best_answer(target / "policy.pt", load_problem(target, "policy"), believed)
     with cpu_executor(problem) if kind == "2 CPU" else emulated(name, 0.2) as executor:
-        source = MeasuredTime(executor, repeats=5 if quick else 30, disturbed=0.05 if kind == "2 CPU" else np.inf)
+        source = MeasuredTime(executor, repeats=5 if quick else 30, disturbed=DISTURBED if kind == "2 CPU" else np.inf)
         measured = {method: source.measure(row, row)[1] for method, row in rows.items()}
     return [
         {

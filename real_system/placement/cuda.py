@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Iterable, Sequence
+from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ...envs.errors import PlacementError
 from ...envs.placement import PlacementProblem, simulate
@@ -18,20 +16,17 @@ from .cuda_calls import CudaCalls, TorchCuda
 from .cuda_driven import Driven
 from .cuda_streams import Clock, Streams
 from .cuda_tensors import CudaDevices, CudaJob
-from .executor import Execution, ExecutionError, ExecutionTimeoutError, Mode, Order, explain, ranks
+from .executor import ExecutionError, ExecutionTimeoutError, explain
 from .interference import waited_seconds
-from .run import LevelBarrier, Run
-from .run_plan import GraphTables, RunPlan
-
-if TYPE_CHECKING:
-    import torch
+from .phased import PhasedExecutor
+from .run import Run
 
 LaunchMode = Literal["driven", "ahead"]
 PATIENCE_S = 1.0
 """How long what is on the GPUs gets to end when an execution is ended from outside."""
 
 
-class CudaExecutor:
+class CudaExecutor(PhasedExecutor):
     """Executes placements on GPUs; no thread or process is started, and the calling thread is busy until the end.
 
     Outputs stay on their GPUs. What runs on a GPU cannot be interrupted: after a time-out, an error or Ctrl-C nothing
@@ -48,49 +43,16 @@ class CudaExecutor:
         timeout: float = 60.0,
     ) -> None:
         """See ``cuda_executor``; ``gpus`` [D] names the GPU of each device."""
-        self.problem, self.calls, self.launch, self.timeout = problem, calls, launch, timeout
-        self.kind, self.tables = CudaDevices(problem, calls, gpus), GraphTables.of(problem)
+        super().__init__(problem, CudaDevices(problem, calls, gpus), timeout)
+        self.calls, self.launch = calls, launch
         self._streams: Streams | None = None
-        self._plans: dict[bytes, RunPlan] = {}
 
-    def run(
-        self,
-        assignment: ArrayLike,
-        inputs: Mapping[str, torch.Tensor] | None = None,
-        *,
-        order: Order = "fifo",
-        priority: ArrayLike | None = None,
-        mode: Mode = "work_conserving",
-        timeout: float | None = None,
-        seed: int = 0,
-    ) -> Execution:
-        """As of ``Executor``."""
-        rank = ranks(self.problem, order, priority, mode)
-        plan = self.plan(assignment)
-        barrier = LevelBarrier(plan) if mode == "bulk_synchronous" else None
-        run = Run(plan, self.kind.job(plan, inputs, seed), rank, barrier)
-        waited = _waited_seconds()
-        self.carry_on(run, 0, timeout)
-        waited = _waited_seconds() - waited
-        told = None if rank is None else np.asarray(priority, dtype=np.int32)
-        return Execution(
-            run.schedule(), run.ready_times(), self._job(run).outputs(0), priority=told, interference=waited
-        )
-
-    def plan(self, assignment: ArrayLike) -> RunPlan:
-        """Lists for an assignment; those of the last one are kept."""
-        placed = self.problem.check_assignment(assignment)
-        key = placed.tobytes()
-        if key not in self._plans:
-            self._plans = {key: RunPlan.of(self.tables, placed)}
-        return self._plans[key]
+    def waited_s(self) -> float:
+        """As of ``PhasedExecutor``: of the calling thread."""
+        return waited_seconds([threading.get_native_id()])
 
     def carry_on(self, run: Run, phase: int, timeout: float | None = None) -> None:
-        """Do one phase of an execution and wait for its end.
-
-        Raises:
-            ExecutionError: something failed, or took too long; nothing more is enqueued, and no tensor is kept.
-        """
+        """As of ``PhasedExecutor``; when something failed, nothing more is enqueued, and no tensor is kept."""
         with self.calls.restored(sorted(set(self.kind.gpus))):
             try:
                 self._carry_on(run, phase, self.timeout if timeout is None else timeout)
@@ -174,14 +136,6 @@ class CudaExecutor:
         self.kind.clear()
         self._streams, self._plans = None, {}
 
-    def __enter__(self) -> CudaExecutor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def cuda_executor(
     problem: PlacementProblem,
@@ -222,7 +176,3 @@ def on_gpus(
             f"devices are {gpus}; expected the GPU, 0 to {count - 1}, of each of the problem's {problem.d} devices."
         )
     return CudaExecutor(problem, calls, gpus, launch, timeout)
-
-
-def _waited_seconds() -> float:
-    return waited_seconds([threading.get_native_id()])

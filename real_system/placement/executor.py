@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -55,10 +56,26 @@ class Execution:
         return self.schedule.makespan
 
 
-class Executor(Protocol):
-    """Executes placements of one problem; ``with`` closes it."""
+class Options(NamedTuple):
+    """How a placement is executed; see ``Executor.run``."""
+
+    order: Order
+    priority: ArrayLike | None
+    mode: Mode
+    timeout: float
+    seed: int
+
+
+class Executor(ABC):
+    """Executes placements of one problem; ``with`` closes it.
+
+    Attributes:
+        problem: graph and devices.
+        timeout: seconds for one execution, unless it is given others.
+    """
 
     problem: PlacementProblem
+    timeout: float
 
     def run(
         self,
@@ -88,15 +105,24 @@ class Executor(Protocol):
             PlacementError: assignment or priority do not fit the problem.
             ExecutionError: an operation failed; it and its device are named, and nothing of the run goes on.
         """
+        limit = self.timeout if timeout is None else timeout
+        return self._execute(assignment, inputs, Options(order, priority, mode, limit, seed))
 
+    @abstractmethod
+    def _execute(self, assignment: ArrayLike, inputs: Mapping[str, torch.Tensor] | None, options: Options) -> Execution:
+        """What ``run`` does."""
+
+    @abstractmethod
     def close(self) -> None:
         """End all threads and processes."""
 
-    def __enter__(self) -> Executor: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 def ranks(problem: PlacementProblem, order: str, priority: ArrayLike | None, mode: str) -> list[float] | None:

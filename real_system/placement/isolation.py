@@ -8,14 +8,13 @@ import signal
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from time import perf_counter
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
 from ...envs.errors import HadopplerError
 from ...envs.placement import PlacementProblem
-from .executor import Execution, ExecutionError, ExecutionTimeoutError, Executor, Mode, Order
+from .executor import Execution, ExecutionError, ExecutionTimeoutError, Executor, Options
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +25,7 @@ GRACE_S = 0.5
 """How long after a time-out the process may still tell what was under way; then it is ended (our choice)."""
 
 
-class IsolatedExecutor:
+class IsolatedExecutor(Executor):
     """Hands placements to an executor in a child process (started afresh, so that CUDA can be used there).
 
     Slower to start, and inputs and outputs are copied between the processes; but an operation that does not return is
@@ -44,24 +43,11 @@ class IsolatedExecutor:
         self._process: Any = None
         self._pipe: Connection | None = None
 
-    def run(
-        self,
-        assignment: ArrayLike,
-        inputs: Mapping[str, torch.Tensor] | None = None,
-        *,
-        order: Order = "fifo",
-        priority: ArrayLike | None = None,
-        mode: Mode = "work_conserving",
-        timeout: float | None = None,
-        seed: int = 0,
-    ) -> Execution:
-        """As of ``Executor``."""
-        limit = self.timeout if timeout is None else timeout
-        options = {"order": order, "priority": priority, "mode": mode, "timeout": limit, "seed": seed}
+    def _execute(self, assignment: ArrayLike, inputs: Mapping[str, torch.Tensor] | None, options: Options) -> Execution:
         try:
             pipe = self._start()
             pipe.send_bytes(pickle.dumps((assignment, inputs, options)))
-            found = self._receive(pipe, limit)
+            found = self._receive(pipe, options.timeout)
         except BaseException:
             self._kill()
             raise
@@ -77,14 +63,6 @@ class IsolatedExecutor:
             self._pipe.send_bytes(pickle.dumps(None))
             self._process.join(2.0)
         self._kill()
-
-    def __enter__(self) -> IsolatedExecutor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def process_id(self) -> int | None:
@@ -154,7 +132,7 @@ def _serve(pipe: Connection, make: Callable[[], Executor]) -> None:
     while (asked := pickle.loads(pipe.recv_bytes())) is not None:
         assignment, inputs, options = asked
         try:
-            pipe.send_bytes(pickle.dumps(executor.run(assignment, inputs, **options)))
+            pipe.send_bytes(pickle.dumps(executor.run(assignment, inputs, **options._asdict())))
         except Exception as error:
             pipe.send_bytes(_packed(error))
     executor.close()

@@ -12,14 +12,13 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from ...envs.errors import GraphError
-from ...envs.placement import PlacementProblem
 from ...envs.placement.graph import Integers
 from ...envs.placement.interpreter import apply_views
 from .executor import ExecutionError, ranks
 from .module_tensors import ModuleTensors, apart, joined, position, whole_name
+from .phased import DeviceJob, PhasedExecutor
 from .run import Run
 from .run_plan import GraphTables, RunPlan
-from .threads import DeviceJob
 
 FORWARD, BACKWARD = 0, 1
 
@@ -32,22 +31,6 @@ class Devices(Protocol):
 
     def home(self, device: int) -> torch.device:
         """Where an input that a device reads often should lie."""
-
-
-class PhasedExecutor(Protocol):
-    """An executor that can stop between two phases: those of CPU devices and of GPUs."""
-
-    problem: PlacementProblem
-
-    @property
-    def kind(self) -> Any:
-        """The devices; see ``Devices``."""
-
-    def carry_on(self, run: Run, phase: int, timeout: float | None = None) -> None:
-        """Do one phase of an execution and wait for its end."""
-
-    def close(self) -> None:
-        """End all threads."""
 
 
 class PlacedGraph:

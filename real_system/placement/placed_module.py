@@ -19,7 +19,8 @@ from .cpu import cpu_executor
 from .executor import Execution
 from .following import following
 from .module_tensors import Constants, ModuleTensors, Nested, captured
-from .placed_graph import Call, PhasedExecutor, PlacedGraph
+from .phased import PhasedExecutor
+from .placed_graph import Call, PlacedGraph
 from .run import Run
 
 Modes = tuple[bool, ...]

@@ -8,21 +8,15 @@ from collections.abc import Mapping
 from heapq import heappop
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
-from numpy.typing import ArrayLike
+from typing import Any, Protocol
 
 from ...envs.placement import PlacementProblem
-from .executor import Execution, ExecutionTimeoutError, Mode, Order, explain, ranks
+from .executor import ExecutionTimeoutError, explain
 from .interference import waited_seconds
 from .links import Links
-from .run import Failure, Job, LevelBarrier, Run
-from .run_plan import GraphTables, RunPlan
-
-if TYPE_CHECKING:
-    import torch
+from .phased import DeviceJob, PhasedExecutor
+from .run import Failure, Run
+from .run_plan import RunPlan
 
 OPEN = -1
 """Message to a device: the next level begins."""
@@ -30,16 +24,6 @@ PATIENCE_S = 1.0
 """How long threads get to return when an execution is ended."""
 SWITCH_S = 5e-5
 """Longest time that one thread keeps the interpreter while others wait (our choice; Python's default is 5 ms)."""
-
-
-class DeviceJob(Job, Protocol):
-    """A job that also tells what the graph returned."""
-
-    def outputs(self, phase: int) -> dict[str, torch.Tensor]:
-        """What the graph returns and has computed by the end of a phase."""
-
-    def provide(self, inputs: Mapping[int, torch.Tensor]) -> None:
-        """Inputs of the second phase, by number."""
 
 
 class DeviceKind(Protocol):
@@ -55,7 +39,7 @@ class DeviceKind(Protocol):
         """Prepare the calling thread for work."""
 
 
-class ThreadExecutor:
+class ThreadExecutor(PhasedExecutor):
     """A thread per device takes the best ready operation as soon as it has ended the last one.
 
     Threads begin with the first execution and live until ``close``, or until an execution fails. One execution goes
@@ -63,50 +47,13 @@ class ThreadExecutor:
     """
 
     def __init__(self, problem: PlacementProblem, kind: DeviceKind, timeout: float = 60.0) -> None:
-        self.problem, self.kind, self.timeout = problem, kind, timeout
-        self.tables = GraphTables.of(problem)
+        super().__init__(problem, kind, timeout)
         self._workers: list[_Worker] = []
         self._stuck: list[_Worker] = []
         self._links: Links | None = None
-        self._plans: dict[bytes, RunPlan] = {}
-
-    def run(
-        self,
-        assignment: ArrayLike,
-        inputs: Mapping[str, torch.Tensor] | None = None,
-        *,
-        order: Order = "fifo",
-        priority: ArrayLike | None = None,
-        mode: Mode = "work_conserving",
-        timeout: float | None = None,
-        seed: int = 0,
-    ) -> Execution:
-        """As of ``Executor``."""
-        rank = ranks(self.problem, order, priority, mode)
-        plan = self.plan(assignment)
-        barrier = LevelBarrier(plan) if mode == "bulk_synchronous" else None
-        job = self.kind.job(plan, inputs, seed)
-        self._start_threads()
-        waited = self._waited()
-        run = Run(plan, job, rank, barrier)
-        self.carry_on(run, 0, timeout)
-        told = None if rank is None else np.asarray(priority, dtype=np.int32)
-        return Execution(run.schedule(), run.ready_times(), job.outputs(0), told, self._waited() - waited)
-
-    def plan(self, assignment: ArrayLike) -> RunPlan:
-        """Lists for an assignment; those of the last one are kept."""
-        placed = self.problem.check_assignment(assignment)
-        key = placed.tobytes()
-        if key not in self._plans:
-            self._plans = {key: RunPlan.of(self.tables, placed)}
-        return self._plans[key]
 
     def carry_on(self, run: Run, phase: int, timeout: float | None = None) -> None:
-        """Do one phase of an execution and wait for its end.
-
-        Raises:
-            ExecutionError: something failed, or took too long; the threads have ended.
-        """
+        """As of ``PhasedExecutor``; when something failed, the threads have ended."""
         self._start_threads()
         interval = sys.getswitchinterval()
         sys.setswitchinterval(min(SWITCH_S, interval))
@@ -144,14 +91,6 @@ class ThreadExecutor:
         """End all threads; one inside an operation that does not return ends with it."""
         self._end_threads()
 
-    def __enter__(self) -> ThreadExecutor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
     @property
     def stuck(self) -> list[str]:
         """Threads of ended executions that are still inside an operation."""
@@ -175,7 +114,9 @@ class ThreadExecutor:
             self._links.close()
             self._links = None
 
-    def _waited(self) -> float:
+    def waited_s(self) -> float:
+        """As of ``PhasedExecutor``; the threads begin here if there are none."""
+        self._start_threads()
         return waited_seconds(worker.thread.native_id for worker in self._workers)
 
 

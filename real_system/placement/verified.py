@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ...envs.placement import PlacementProblem, interpreter
-from .executor import Execution, ExecutionError, Executor, Mode, Order
+from .executor import Execution, ExecutionError, Executor, Options
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +20,7 @@ class VerificationError(ExecutionError):
     """A placed graph gave other outputs than one device does, or ran in an order that its edges forbid."""
 
 
-class VerifiedExecutor:
+class VerifiedExecutor(Executor):
     """An executor each of whose executions is checked before it is handed on, without its outputs.
 
     Args:
@@ -31,21 +30,12 @@ class VerifiedExecutor:
     """
 
     def __init__(self, executor: Executor, inputs: Mapping[str, torch.Tensor] | None = None) -> None:
-        self.executor, self.inputs, self.problem = executor, inputs, executor.problem
+        self.executor, self.inputs = executor, inputs
+        self.problem, self.timeout = executor.problem, executor.timeout
         self._expected: dict[str, torch.Tensor] | None = None
         self._knows_inputs = False
 
-    def run(
-        self,
-        assignment: ArrayLike,
-        inputs: Mapping[str, torch.Tensor] | None = None,
-        *,
-        order: Order = "fifo",
-        priority: ArrayLike | None = None,
-        mode: Mode = "work_conserving",
-        timeout: float | None = None,
-        seed: int = 0,
-    ) -> Execution:
+    def _execute(self, assignment: ArrayLike, inputs: Mapping[str, torch.Tensor] | None, options: Options) -> Execution:
         """As of ``Executor``; other ``inputs`` are not taken.
 
         Raises:
@@ -57,9 +47,7 @@ class VerifiedExecutor:
             self._expected = interpreter.run(self.problem.graph, self.inputs)
         given = None if self._knows_inputs else self.inputs
         self._knows_inputs = False  # a process that had to be ended has forgotten them
-        done = self.executor.run(
-            assignment, given, order=order, priority=priority, mode=mode, timeout=timeout, seed=seed
-        )
+        done = self.executor.run(assignment, given, **options._asdict())
         self._knows_inputs = True
         if self._expected is None:
             check_order(self.problem, done)
@@ -70,14 +58,6 @@ class VerifiedExecutor:
     def close(self) -> None:
         """Close the executor behind."""
         self.executor.close()
-
-    def __enter__(self) -> VerifiedExecutor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def check_outputs(

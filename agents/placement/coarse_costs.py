@@ -26,18 +26,9 @@ def coarse(problem: PlacementProblem, believed: PlacementProblem) -> PlacementPr
     link = np.ones((problem.d, problem.d))
     known = apart & (problem.seconds_per_byte > 0)
     link[known] = believed.seconds_per_byte[known] / problem.seconds_per_byte[known]
-    seconds = problem.compute_s * _rounded(device / level)
-    kinds = [f"{item.kind}#{number}" for number, item in enumerate(problem.topology.devices)]
-    for column in seconds.T:
-        column.setflags(write=False)
-    topology = replace(
-        problem.topology,
-        devices=tuple(replace(item, kind=kind) for item, kind in zip(problem.topology.devices, kinds, strict=True)),
-        bandwidth=problem.topology.bandwidth / _rounded(np.where(known, link / level, 1.0)),
-    )
-    graph = replace(problem.graph, seconds={kind: seconds[:, d] for d, kind in enumerate(kinds)})
-    contention = believed.contention
-    return replace(problem, graph=graph, topology=topology, contention=contention)
+    seen = problem.with_seconds(problem.compute_s * _rounded(device / level))
+    bandwidth = problem.topology.bandwidth / _rounded(np.where(known, link / level, 1.0))
+    return replace(seen, topology=replace(seen.topology, bandwidth=bandwidth), contention=believed.contention)
 
 
 def _typical(measured: Floats, nominal: Floats) -> float:

@@ -286,9 +286,8 @@ class Online:
         found = improve(phase.believed, starts, rng=rng, execution=execution, calls=self.search_calls, hot=SEARCH_HEAT)
         learner.reward.calls += sum(item.calls for item in found)
         new = [item for item in found if tried.find(item.assignment, item.order) is None]
-        new.sort(key=lambda item: item.makespan)
-        rows = {item.assignment.tobytes(): item for item in reversed(new)}
-        chosen = sorted(rows.values(), key=lambda item: item.makespan)[: self.searched]
+        distinct = {item.assignment.tobytes(): item for item in sorted(new, key=lambda item: -item.makespan)}
+        chosen = sorted(distinct.values(), key=lambda item: item.makespan)[: self.searched]
         if not chosen:
             return []
         assignments, orders = np.stack([c.assignment for c in chosen]), np.stack([c.order for c in chosen])

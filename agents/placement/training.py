@@ -241,11 +241,7 @@ class _Run:
             done += 1
             over = done == stage.updates or self._spent(number) >= 1.0 or self._out_of_calls()
             if over or done % plan.validate_every == 0:
-                line = (
-                    self._look(stage, begun + done)
-                    if isinstance(stage, Online)
-                    else self._validate(stage.name, begun + done)
-                )
+                line = self._look(stage, begun + done)
                 over = over or (plan.patience is not None and self.state["waited"] >= plan.patience)
                 if over:
                     self.state |= {"ended": number + 1, "waited": 0, "update": begun + stage.updates}

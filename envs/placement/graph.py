@@ -222,7 +222,7 @@ class DataflowGraph:
     def _freeze(self) -> None:
         for array in (*vars(self).values(), *self.seconds.values()):
             if isinstance(array, np.ndarray):
-                _frozen(array)
+                frozen(array)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -250,27 +250,27 @@ class DataflowGraph:
     @cached_property
     def out_ptr(self) -> Integers:
         """[N + 1] CSR pointer: edges ``out_ptr[v]:out_ptr[v + 1]`` leave operation v."""
-        return _frozen(_pointer(self.edge_source, self.n))
+        return frozen(_pointer(self.edge_source, self.n))
 
     @cached_property
     def tensor_ptr(self) -> Integers:
         """[T + 1] CSR pointer: edges ``tensor_ptr[t]:tensor_ptr[t + 1]`` carry tensor t."""
-        return _frozen(_pointer(self.tensor, self.tensors))
+        return frozen(_pointer(self.tensor, self.tensors))
 
     @cached_property
     def in_edge(self) -> Integers:
         """[E] edge numbers sorted by target: ``in_edge[in_ptr[v]:in_ptr[v + 1]]`` enter operation v."""
-        return _frozen(np.argsort(self.edge_target, kind="stable").astype(np.int32))
+        return frozen(np.argsort(self.edge_target, kind="stable").astype(np.int32))
 
     @cached_property
     def in_ptr(self) -> Integers:
         """[N + 1] CSR pointer into ``in_edge``."""
-        return _frozen(_pointer(self.edge_target, self.n))
+        return frozen(_pointer(self.edge_target, self.n))
 
     @cached_property
     def in_degree(self) -> Integers:
         """[N] number of entering edges."""
-        return _frozen(np.diff(self.in_ptr))
+        return frozen(np.diff(self.in_ptr))
 
     @cached_property
     def topological_order(self) -> Integers:
@@ -283,7 +283,7 @@ class DataflowGraph:
                 waiting[successor] -= 1
                 if waiting[successor] == 0:
                     order.append(successor)
-        return _frozen(np.array(order, dtype=np.int32))
+        return frozen(np.array(order, dtype=np.int32))
 
     @cached_property
     def depth(self) -> Integers:
@@ -293,12 +293,12 @@ class DataflowGraph:
         for v in self.topological_order.tolist():
             for successor in target[pointer[v] : pointer[v + 1]]:
                 depth[successor] = max(depth[successor], depth[v] + 1)
-        return _frozen(np.array(depth, dtype=np.int32))
+        return frozen(np.array(depth, dtype=np.int32))
 
     @cached_property
     def edge_index(self) -> Integers:
         """[2, E] sources and targets, the layout of torch-geometric."""
-        return _frozen(np.stack([self.edge_source, self.edge_target]))
+        return frozen(np.stack([self.edge_source, self.edge_target]))
 
     def index(self, identifier: Identifier) -> int:
         """Number of the operation with this id.
@@ -317,7 +317,7 @@ class DataflowGraph:
         Raises:
             GraphError: an operation may use no device, or the shape is wrong.
         """
-        return replace(self, allowed=_frozen(check_allowed(allowed, self.ids, self.title)))
+        return replace(self, allowed=frozen(check_allowed(allowed, self.ids, self.title)))
 
     def to_networkx(self) -> nx.MultiDiGraph:
         """A ``MultiDiGraph`` over the ids, with every cost as an attribute."""
@@ -347,7 +347,8 @@ class DataflowGraph:
         return f"{self.title}: {self.n} operations, {self.e} edges, depth {int(self.depth.max()) + 1}"
 
 
-def _frozen(array: NDArray) -> NDArray:
+def frozen(array: NDArray) -> NDArray:
+    """The array, which nobody may write to from now on."""
     array.setflags(write=False)
     return array
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import MemoryLimitError, PlacementError
 from .fifo_kernel import ProblemArrays
-from .graph import DataflowGraph, Floats, Integers
+from .graph import DataflowGraph, Floats, Integers, frozen
 from .topology import Contention, Topology
 
 MemoryMode = Literal["error", "penalty", "off"]
@@ -76,7 +76,7 @@ class PlacementProblem:
         """
         topology = Topology.uniform(devices, speeds=speeds, contention=contention, name="raw")
         return cls(
-            replace(graph, seconds={}, bytes_moved=_frozen(np.zeros(graph.n))),
+            replace(graph, seconds={}, bytes_moved=frozen(np.zeros(graph.n))),
             topology,
             memory="off",
             share_tensors=False,
@@ -88,6 +88,16 @@ class PlacementProblem:
     ) -> PlacementProblem:
         """The same problem under another contention or memory rule."""
         return replace(self, contention=contention or self.contention, memory=memory or self.memory)
+
+    def with_seconds(self, seconds: ArrayLike) -> PlacementProblem:
+        """The same problem with times [N, D] of each operation on each device, which are then kinds of their own."""
+        times = np.array(seconds, dtype=np.float64)
+        kinds = [f"{device.kind}#{number}" for number, device in enumerate(self.topology.devices)]
+        devices = tuple(replace(item, kind=kind) for item, kind in zip(self.topology.devices, kinds, strict=True))
+        columns = {kind: frozen(np.ascontiguousarray(times[:, number])) for number, kind in enumerate(kinds)}
+        return replace(
+            self, graph=replace(self.graph, seconds=columns), topology=replace(self.topology, devices=devices)
+        )
 
     def on_devices(self, devices: ArrayLike) -> PlacementProblem:
         """The same graph on some of the devices, given by number.
@@ -133,19 +143,19 @@ class PlacementProblem:
                 measured = graph.seconds.get(device.kind, np.nan)
                 column = np.where(np.isnan(measured), column, measured)
             columns.append(column)
-        return _frozen(np.ascontiguousarray(np.stack(columns, axis=1)))
+        return frozen(np.ascontiguousarray(np.stack(columns, axis=1)))
 
     @cached_property
     def allowed(self) -> NDArray[np.bool_]:
         """[N, D] devices that each operation may use."""
         if self.graph.allowed is None:
-            return _frozen(np.ones((self.n, self.d), dtype=bool))
+            return frozen(np.ones((self.n, self.d), dtype=bool))
         return self.graph.allowed
 
     @cached_property
     def seconds_per_byte(self) -> Floats:
         """[D, D] inverse bandwidth, 0 on the diagonal."""
-        return _frozen(1.0 / self.topology.bandwidth)
+        return frozen(1.0 / self.topology.bandwidth)
 
     @property
     def latency(self) -> Floats:
@@ -155,30 +165,30 @@ class PlacementProblem:
     @cached_property
     def best_s(self) -> Floats:
         """[N] seconds of each operation on the fastest device that it may use."""
-        return _frozen(np.where(self.allowed, self.compute_s, np.inf).min(axis=1))
+        return frozen(np.where(self.allowed, self.compute_s, np.inf).min(axis=1))
 
     @cached_property
     def mean_s(self) -> Floats:
         """[N] mean seconds of each operation over the devices that it may use."""
-        return _frozen(np.where(self.allowed, self.compute_s, 0.0).sum(axis=1) / self.allowed.sum(axis=1))
+        return frozen(np.where(self.allowed, self.compute_s, 0.0).sum(axis=1) / self.allowed.sum(axis=1))
 
     @cached_property
     def mean_transfer_s(self) -> Floats:
         """[E] mean seconds of each edge's tensor over all pairs of distinct devices (0 with one device)."""
         apart = ~np.eye(self.d, dtype=bool)
         if not apart.any():
-            return _frozen(np.zeros(self.graph.e))
+            return frozen(np.zeros(self.graph.e))
         rate, delay = self.seconds_per_byte[apart].mean(), self.latency[apart].mean()
-        return _frozen(delay + rate * self.graph.edge_bytes)
+        return frozen(delay + rate * self.graph.edge_bytes)
 
     @cached_property
     def least_transfer_s(self) -> Floats:
         """[E] seconds of each edge's tensor over the pair of distinct devices where it is fastest."""
         apart = ~np.eye(self.d, dtype=bool)
         if not apart.any():
-            return _frozen(np.full(self.graph.e, np.inf))
+            return frozen(np.full(self.graph.e, np.inf))
         pairs = np.unique(np.stack([self.latency[apart], self.seconds_per_byte[apart]]), axis=1)
-        return _frozen((pairs[0][:, None] + pairs[1][:, None] * self.graph.edge_bytes[None, :]).min(axis=0))
+        return frozen((pairs[0][:, None] + pairs[1][:, None] * self.graph.edge_bytes[None, :]).min(axis=0))
 
     @cached_property
     def tensor_ptr(self) -> Integers:
@@ -310,8 +320,3 @@ class PlacementProblem:
                 f"{self.graph.title}: operation {self.graph.ids[v]!r} alone needs {need[v]:.4g} bytes, the largest "
                 f"device that it may use has {room[v]:.4g}; use larger devices, tile the graph, or memory=off."
             )
-
-
-def _frozen(array: NDArray) -> NDArray:
-    array.setflags(write=False)
-    return array

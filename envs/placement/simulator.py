@@ -66,6 +66,11 @@ class Schedule:
         spans = self.end - self.start
         return np.bincount(self.assignment, spans, minlength=len(self.peak_memory)).astype(np.float64)
 
+    def sequence(self, device: int) -> Integers:
+        """Operations of a device, in the order of their starts."""
+        mine = np.flatnonzero(self.assignment == device)
+        return mine[np.argsort(self.start[mine], kind="stable")].astype(np.int32)
+
     @property
     def bytes_moved(self) -> float:
         """Bytes sent between devices."""

@@ -37,8 +37,7 @@ def audit(execution: Execution) -> Audit:
     schedule, ready = execution.schedule, execution.ready
     delays, idle = np.zeros(len(ready)), np.zeros(len(schedule.peak_memory))
     for device in range(len(idle)):
-        mine = np.flatnonzero(schedule.assignment == device)
-        mine = mine[np.argsort(schedule.start[mine], kind="stable")]
+        mine = schedule.sequence(device)
         if not mine.size:
             continue
         available = np.minimum.accumulate(ready[mine][::-1])[::-1]

@@ -51,18 +51,15 @@ def calibrated(
         raise PlacementError(f"{problem.graph.title}: an execution is of another graph; give executions of this one.")
     seconds = _operation_seconds(problem, executions)
     latency, rate = _links(problem, executions)
-    kinds = tuple(f"{device.kind}#{number}" for number, device in enumerate(problem.topology.devices))
-    devices = tuple(replace(device, kind=kind) for device, kind in zip(problem.topology.devices, kinds, strict=True))
-    graph = replace(problem.graph, seconds={kind: _frozen(seconds[:, number]) for number, kind in enumerate(kinds)})
+    measured = problem.with_seconds(seconds)
     topology = replace(
-        problem.topology,
+        measured.topology,
         name=f"{problem.topology.name}, measured",
-        devices=devices,
         bandwidth=1.0 / np.maximum(rate, 1e-30),
         latency=np.full((problem.d, problem.d), latency),
         source="measured executions",
     )
-    believed = replace(problem, graph=graph, topology=topology, time_unit=1.0)
+    believed = replace(measured, topology=topology, time_unit=1.0)
     return _with_contention(believed, executions, contention)
 
 
@@ -74,7 +71,7 @@ def _operation_seconds(problem: PlacementProblem, executions: Sequence[Execution
     prior = np.zeros((classes, problem.d))
     prior[cost] = problem.compute_s
     seen = ~np.isnan(typical)
-    return _frozen(_filled(typical, seen, prior)[cost])
+    return _filled(typical, seen, prior)[cost]
 
 
 def cost_classes(problem: PlacementProblem) -> Integers:
@@ -106,8 +103,7 @@ def _pauses(done: Execution) -> Floats:
     """Seconds between two operations of a device, where the second had been ready."""
     schedule, found = done.schedule, []
     for device in range(len(schedule.peak_memory)):
-        mine = np.flatnonzero(schedule.assignment == device)
-        mine = mine[np.argsort(schedule.start[mine], kind="stable")]
+        mine = schedule.sequence(device)
         gap = schedule.start[mine][1:] - schedule.end[mine][:-1]
         found.append(gap[done.ready[mine][1:] < schedule.end[mine][:-1]])
     return np.concatenate(found) if found else np.zeros(0)
@@ -202,9 +198,3 @@ def _order(executions: Sequence[Execution]) -> dict:
 def _median(parts: Sequence[Floats], default: float = 0.0) -> float:
     values = np.concatenate(parts) if parts else np.zeros(0)
     return float(np.median(values)) if values.size else default
-
-
-def _frozen(array: Floats) -> Floats:
-    array = np.ascontiguousarray(array)
-    array.setflags(write=False)
-    return array

@@ -20,19 +20,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class CpuDevices:
-    """Devices that are processors of this machine.
-
-    Inputs lie in the machine's memory, where every device reads them; they are not copied.
+class TensorDevices:
+    """Devices that really compute: what those of processors and of GPUs share.
 
     Attributes:
         problem: graph with kernels.
-        bytes_per_s: a limit on each link, which makes transfers wait; infinite for memory's own speed.
+        given: the graph's inputs of the last execution, where the user has them.
     """
 
     problem: PlacementProblem
-    bytes_per_s: float = float("inf")
-    given: list[torch.Tensor] | None = field(default=None, repr=False)
+    given: list[torch.Tensor] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.problem.graph.kernels is None:
@@ -40,11 +37,9 @@ class CpuDevices:
                 f"{self.problem.graph.title}: the graph has no kernels and cannot be executed; capture or build one, "
                 "or emulate its devices."
             )
-        if not self.bytes_per_s > 0:
-            raise GraphError(f"bytes_per_s is {self.bytes_per_s}; expected a number above 0.")
 
     def job(self, plan: RunPlan, inputs: Mapping[str, torch.Tensor] | None, seed: int) -> CpuJob:
-        """As of ``DeviceKind``."""
+        """The tensors of one execution; without ``inputs`` those of the last one, or random ones."""
         if inputs is not None:
             self.given = cut_inputs(self.problem.graph, inputs)
         if self.given is None:
@@ -53,6 +48,28 @@ class CpuDevices:
 
     def job_on(self, plan: RunPlan, given: list[Any]) -> CpuJob:
         """What one execution does with inputs [P] that are cut already; None for those that a later phase brings."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class CpuDevices(TensorDevices):
+    """Devices that are processors of this machine.
+
+    Inputs lie in the machine's memory, where every device reads them; they are not copied.
+
+    Attributes:
+        bytes_per_s: a limit on each link, which makes transfers wait; infinite for memory's own speed.
+    """
+
+    bytes_per_s: float = float("inf")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.bytes_per_s > 0:
+            raise GraphError(f"bytes_per_s is {self.bytes_per_s}; expected a number above 0.")
+
+    def job_on(self, plan: RunPlan, given: list[Any]) -> CpuJob:
+        """As of ``TensorDevices``."""
         return CpuJob(plan, given)
 
     def home(self, device: int) -> torch.device:

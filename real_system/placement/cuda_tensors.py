@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ...envs.errors import GraphError
-from ...envs.placement import PlacementProblem
 from ...envs.placement.kernel import Reference
-from ...envs.placement.whole_tensors import cut_inputs
-from .cpu import CpuJob, random_inputs
+from .cpu import CpuJob, TensorDevices
 from .cuda_calls import CudaCalls
 from .executor import explain
 from .run_plan import RunPlan
@@ -28,40 +25,21 @@ class Sent(NamedTuple):
 
 
 @dataclass(eq=False)
-class CudaDevices:
+class CudaDevices(TensorDevices):
     """Devices that are streams of GPUs.
 
     Attributes:
-        problem: graph with kernels.
         calls: how GPUs are spoken to.
         gpus: [D] GPU of each device.
-        given: the graph's inputs of the last execution, where the user has them.
         sent: (GPU, input) -> the tensor there. Devices on one GPU share it: nobody writes to it.
     """
 
-    problem: PlacementProblem
     calls: CudaCalls
     gpus: Sequence[int]
-    given: list[torch.Tensor] | None = field(default=None, repr=False)
     sent: dict[tuple[int, int], Sent] = field(default_factory=dict, repr=False)
 
-    def __post_init__(self) -> None:
-        if self.problem.graph.kernels is None:
-            raise GraphError(
-                f"{self.problem.graph.title}: the graph has no kernels and cannot be executed; capture or build one, "
-                "or emulate its devices."
-            )
-
-    def job(self, plan: RunPlan, inputs: Mapping[str, torch.Tensor] | None, seed: int) -> CudaJob:
-        """The tensors of one execution; without ``inputs`` those of the last one, or random ones."""
-        if inputs is not None:
-            self.given = cut_inputs(self.problem.graph, inputs)
-        if self.given is None:
-            self.given = cut_inputs(self.problem.graph, random_inputs(self.problem, seed))
-        return self.job_on(plan, list(self.given))
-
     def job_on(self, plan: RunPlan, given: list[Any]) -> CudaJob:
-        """What one execution does with inputs [P] that are cut already; None for those that a later phase brings."""
+        """As of ``TensorDevices``."""
         return CudaJob(plan, given, self)
 
     def home(self, device: int) -> torch.device:

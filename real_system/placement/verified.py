@@ -139,8 +139,7 @@ def check_order(problem: PlacementProblem, done: Execution) -> None:
         v = int(graph.edge_target[np.argmax(early)])
         raise VerificationError(f"{graph.title}: operation {graph.ids[v]!r} began before all that it reads was there.")
     for device in range(problem.d):
-        mine = np.flatnonzero(placed == device)
-        mine = mine[np.argsort(schedule.start[mine], kind="stable")]
+        mine = schedule.sequence(device)
         overlaps = ~(schedule.start[mine][1:] >= schedule.end[mine][:-1])
         if overlaps.any():
             v = int(mine[1:][np.argmax(overlaps)])

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 LATE_S = 1e-3
 """A device that idled for longer with work at hand was late (our choice: 12 times the usual hop between threads)."""
-SIZES = ("size", "sequence", "tokens", "batch", "hidden", "width")
-"""Options of workloads that say how large tensors are."""
 
 
 @dataclass(frozen=True)
@@ -67,29 +65,18 @@ def open_devices(config: DictConfig, problem: PlacementProblem) -> Iterator[Devi
     """
     from hadoppler.real_system.placement.cpu import random_inputs
     from hadoppler.real_system.placement.emulated import seconds_per_unit
-    from hadoppler.real_system.placement.free_memory import check_free_memory
     from hadoppler.real_system.placement.verified import VerifiedExecutor
-    from hadoppler.scripts.executors import make_executor
+    from hadoppler.scripts.executors import is_emulated, make_executor
 
     settings = config.executor
-    emulated = str(settings.get("_target_", "")).endswith("emulated_executor")
-    with make_executor(settings, problem) as executor:
-        if emulated:
+    with make_executor(settings, problem, config.graph) as executor:
+        if is_emulated(settings):
             unit_s = seconds_per_unit(problem, settings.get("unit_s"), settings.get("bound_s"))
             yield Devices(VerifiedExecutor(executor), unit_s, computes=False)
             return
-        check_free_memory(problem, smaller(config.graph))
         inputs = random_inputs(problem, config.seed)
         unit = None if problem.topology.name == "raw" else 1.0
         yield Devices(VerifiedExecutor(executor, inputs), unit, computes=True)
-
-
-def smaller(graph: Mapping[str, Any]) -> str:
-    """How to make a graph smaller, by the settings that it has."""
-    found = [f"graph.{name}={graph[name]}" for name in SIZES if graph.get(name) is not None]
-    if found:
-        return f"make it smaller, with less than {' or '.join(found[:2])}"
-    return "give a smaller graph"
 
 
 def measure(devices: Devices, placement: Placement, *, runs: int, seed: int) -> Measured:

@@ -135,7 +135,7 @@ def devices(config: DictConfig, plan: Any) -> Iterator[dict[str, Any]]:
     problems = plan.problems if isinstance(plan.problems, list) else []
     if len(problems) != 1:
         raise CommandError("the stage online runs one graph; use problems=one.")
-    with make_executor(config.executor, problems[0]) as executor:
+    with make_executor(config.executor, problems[0], config.graph) as executor:
         yield {"real": MeasuredTime(executor, execution=config.order, seed=config.seed)}
 
 

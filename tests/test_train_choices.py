@@ -138,6 +138,10 @@ def test_files_of_ones_own_are_choices_too() -> None:
         (["stage=online"], "the stage online runs placements on devices; give what runs them"),
         (["executor=emulated"], "executor is for the stage online, which is not among the stages"),
         (["stage=online", "executor=emulated", "executor.jitter=-1"], "unit_s is"),
+        (
+            ["graph=chainmm", "graph.size=10000000", "topology=this_machine", "stage=online", "executor=cpu"],
+            "chainmm: its inputs take 2e+15 bytes",
+        ),
         (["stage=nix"], "there is no stage called 'nix'; choose one of imitation, online, reinforce, simulation."),
         (["agent=placeto", "graph.nix=3"], "there is no setting 'graph.nix'; valid ones are graph.name, graph.costs"),
     ],

@@ -38,7 +38,7 @@ def calibrated(
 
     Operations that cost the same (kind, FLOPs, bytes, kernel) share their measurements. Where one was never run on a
     device, its time elsewhere is scaled by how the devices compare on operations that were run on both. Links get a
-    common latency and a rate for each pair of devices, by non-negative least squares over all transfers; what a thread
+    common latency and a rate for each pair of devices, fitted to all transfers; what a thread
     takes to notice an arrival counts as latency, what it takes between two operations as part of the operation. The
     rule of contention is the one under which simulated makespans are nearest to the measured ones, unless it is given.
 
@@ -145,18 +145,30 @@ def _links(problem: PlacementProblem, executions: Sequence[Execution]) -> tuple[
     if not size.size:
         return float(problem.latency.max()) + noticed, nominal.copy()
     link = source.astype(np.int64) * problem.d + target
-    seen = np.unique(link)
-    unit = max(float(size.max()), 1.0)  # columns of like size, for the solver
-    columns = np.zeros((len(size), 1 + len(seen)))
+    seen, link = np.unique(link, return_inverse=True)
+    latency, rate = _latency_and_rates(link, size, seconds)
+    told = nominal.reshape(-1)[seen].mean()
+    rates = nominal.reshape(-1) * (rate.mean() / told if told > 0 else 0.0)
+    rates[seen] = rate
+    return latency + noticed, rates.reshape(problem.d, problem.d)
+
+
+def _latency_and_rates(link: Integers, size: Floats, seconds: Floats) -> tuple[float, Floats]:
+    """One latency, and seconds per byte of each link.
+
+    Least squares without weights, once more without outliers: the large transfers decide, which a placement pays for;
+    many small ones, whose times scatter by more than they last, do not. The latency then is the median of what the
+    rates leave over, so that late arrivals of the small ones do not raise it.
+    """
+    count, unit = int(link.max()) + 1, max(float(size.max()), 1.0)  # columns of like size, for the solver
+    columns = np.zeros((len(size), 1 + count))
     columns[:, 0] = 1.0
-    columns[np.arange(len(size)), 1 + np.searchsorted(seen, link)] = size / unit
-    weight = 1.0 / np.maximum(seconds, np.median(seconds) + 1e-12)
-    found = nnls(columns * weight[:, None], seconds * weight)[0]
-    rate = np.zeros(problem.d * problem.d)
-    expected = nominal.reshape(-1)[seen].mean()
-    rate[:] = nominal.reshape(-1) * (found[1:].mean() / unit / expected if expected > 0 else 0.0)
-    rate[seen] = found[1:] / unit
-    return float(found[0]) + noticed, rate.reshape(problem.d, problem.d)
+    columns[np.arange(len(size)), 1 + link] = size / unit
+    explained = columns @ nnls(columns, seconds)[0]
+    kept = seconds <= OUTLIER * explained
+    kept |= np.bincount(link[kept], minlength=count)[link] == 0
+    rate = nnls(columns[kept], seconds[kept])[0][1:] / unit
+    return max(float(np.median(seconds - rate[link] * size)), 0.0), rate
 
 
 def _notice(problem: PlacementProblem, done: Execution) -> Floats:

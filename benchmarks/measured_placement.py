@@ -105,16 +105,17 @@ def calibration(kind: str, name: str, policies: Path, quick: bool) -> Row:
         *learned_assignments(problem, policy, 10),
     ]
     with executor:
-        source = MeasuredTime(executor, repeats=repeats, disturbed=DISTURBED, window=64)
+        source = MeasuredTime(executor, disturbed=DISTURBED, window=1000)
         taught = [*spread_assignments(problem, 12, rng), *rows[-20:-16]]
-        for row in taught:
-            source.measure(row, row)
-        believed = calibrated(problem, list(source.recent))
-        measured = [source.measure(row, row) for row in rows]
-    median = np.array([item[0] for item in measured])
-    halves = [
-        np.array([np.median(item[1][part]) for item in measured]) for part in (slice(0, None, 2), slice(1, None, 2))
-    ]
+        known, times = [], np.zeros((repeats, len(rows)))
+        for again in range(repeats):  # all in turn, so that a machine that is slower for a while is so for all
+            for row in taught:
+                source.measure(row, row)
+            known += list(source.recent)[-len(taught) :]
+            times[again] = [source.measure(row, row)[0] for row in rows]
+        believed = calibrated(problem, known)
+    median = np.median(times, axis=0)
+    halves = [np.median(times[part], axis=0) for part in (slice(0, None, 2), slice(1, None, 2))]
     result: Row = {"part": "calibration", "devices": kind, "graph": name, "assignments": len(rows)}
     result |= {"contention": believed.contention, "dropped": source.dropped, "runs": source.calls}
     result |= {

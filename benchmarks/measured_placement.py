@@ -64,7 +64,8 @@ def raw_problem(name: str) -> PlacementProblem:
 
 def cpu_problem(name: str) -> PlacementProblem:
     """A small form of a workload on two processors."""
-    return PlacementProblem(make_graph(name, **CPU_SIZES[name], devices=2), Topology.this_machine(2))
+    sizes = CPU_SIZES[name] | ({"sequence": 512} if name.startswith("llama") else {})  # else all placements are alike
+    return PlacementProblem(make_graph(name, **sizes, devices=2), Topology.this_machine(2))
 
 
 def calibrated_cpu_problem(name: str) -> PlacementProblem:

@@ -14,7 +14,7 @@ from .failures import NodeEvent, check_events
 from .fork_rounds import begin_forks, book_forks, check_shares, fork_running, mark_forks
 from .result import ClusterResult, RoundLog
 from .rules import SimulationRules
-from .scheduler import Allocation, ClusterView, Integers
+from .scheduler import Allocation, ClusterView, Floats, Integers
 from .state import ClusterState, concatenate_gangs, empty_gangs, new_gangs
 from .workload import Workload
 
@@ -28,6 +28,10 @@ class Simulation:
     A round starts at the first arrival and every ``round_s`` from there. It ends before its time
     when nothing runs any more; then the next one starts at once, or at the next arrival. Jobs that
     arrive inside a round are seen at its end.
+
+    Who runs jobs in another way than by the clock of the table derives from it: ``pass_time`` lets the time
+    between two decisions pass, ``wait_until`` that without any job, and ``steps_left`` counts. Views, checks of
+    decisions, the books and the results then are the same.
 
     Args:
         workload: the jobs.
@@ -91,8 +95,7 @@ class Simulation:
             upcoming = state.next_arrival
             if upcoming is None:
                 return None
-            self.time = self._origin = upcoming
-            self._number = 0.0
+            self.wait_until(upcoming)
             self._pass_events(self.time)
             state.arrive(self.time)
         free = np.where(self._usable[:, None], self._capacity, 0)
@@ -126,11 +129,21 @@ class Simulation:
         restarts = len(added.job) - int(added.kept.sum())
         self.log.add(now, mid_round, len(state.active), len(self._gangs.job), restarts, allocation, added)
         self._refill = None
-        self._pass_time()
+        self.pass_time()
         if self.estimator is not None:
             self._tell(self.estimator, now)
 
-    def _pass_time(self) -> None:
+    def wait_until(self, moment: float) -> None:
+        """No job is there: begin the next round at the next arrival."""
+        self.time = self._origin = moment
+        self._number = 0.0
+
+    def steps_left(self, rows: Integers) -> Floats:
+        """[N] steps that jobs have left now."""
+        kernels.remaining_now(self.state.jobs, self._gangs, self.time, rows, self.state.left)
+        return self.state.left[rows]
+
+    def pass_time(self) -> None:
         """Advance to the next decision: a refill, the end of the round, or of all that runs."""
         state, gangs, tolerance = self.state, self._gangs, TOLERANCE * self.rules.round_s
         idle = not len(gangs.job)
@@ -224,7 +237,7 @@ class Simulation:
     def _view(self, free: Integers, mid_round: bool) -> ClusterView:
         state, rules = self.state, self.rules
         jobs = state.jobs
-        kernels.remaining_now(jobs, self._gangs, self.time, state.active, state.left)
+        self.steps_left(state.active)
         rows = state.active[jobs.gang[state.active] < 0] if mid_round else state.active
         return ClusterView(
             time=self.time,

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from ...envs.errors import HadopplerError
 from .messages import Answer, Command
+
+
+class WorkerError(HadopplerError):
+    """Workers cannot be started, or do not answer."""
 
 
 @dataclass(frozen=True)

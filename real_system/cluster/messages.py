@@ -20,7 +20,9 @@ class Train:
         gang: number of this start; none is used twice in a run.
         spec: the job.
         state: packed weights, optimiser and counters to begin with (``Learner.pack``); None: the job's first.
-        first: global number of the gang's first step: position in the samples, and of the learning rate.
+        first: number of the gang's first batch in the job's stream of samples.
+        counted: steps of the job that were done before; the learning rate's position is ``counted + k * stretch`` at
+            the gang's step k.
         quota: steps that the gang is to do.
         seconds: after so many from receipt it ends, done or not; None: never.
         shares: samples of each rank in a full step of W batches; one entry where the gang is one worker.
@@ -36,6 +38,7 @@ class Train:
     spec: JobSpec
     state: bytes | None
     first: int
+    counted: int
     quota: int
     seconds: float | None = None
     shares: tuple[int, ...] = (1,)
@@ -79,10 +82,11 @@ class Started:
 
 @dataclass(frozen=True)
 class Progress:
-    """From rank 0, a few times a second: steps of the gang since its start, and the latest loss."""
+    """From rank 0, a few times a second: steps since the gang's start, seconds since its first one began, and loss."""
 
     gang: int
     steps: int
+    worked_s: float
     loss: float
 
 

@@ -91,7 +91,7 @@ class JobSpec:
         task: a name of ``TASKS``, or ``package.module:Class``.
         steps: to be done in all; every worker of a gang counts its own.
         workers: of a gang.
-        batch_size: samples a worker's step; None: the task's own.
+        batch_size: samples of a worker's step.
         seed: of weights, of the order of samples, of drop-out.
         options: arguments of the task's class.
     """
@@ -100,7 +100,7 @@ class JobSpec:
     task: str
     steps: int
     workers: int = 1
-    batch_size: int | None = None
+    batch_size: int = 32
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 

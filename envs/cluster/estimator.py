@@ -104,6 +104,14 @@ class RateEstimator:
         row = [numbers.setdefault((job.kind, job.workers), len(numbers)) for job in workload.jobs]
         return cls(*fitting, workload.workers, mixed_rate, prior_weight, np.array(row, dtype=np.int64))
 
+    def take_over(self, other: RateEstimator) -> None:
+        """Believe of the first jobs what another estimator, which knew only these, believes."""
+        known, count = self._known.copy(), len(other._row)
+        believed = self._believed.copy()
+        believed[:, self._row[:count]] = other._believed[:, other._row]
+        known[:, self._row[:count]] = other._known[:, other._row]
+        self._believe(self._complete(believed, known) if known.any() else believed, known)
+
     def gang_rates(self, gangs: Allocation) -> Floats:
         """[A] steps/s that are believed of each gang."""
         return self._of_gangs(gangs, _entries(gangs)) if len(gangs) else np.zeros(0)

@@ -46,7 +46,7 @@ def book_forks(jobs: kernels.Jobs, gangs: kernels.Gangs, now: float) -> None:
     """At a round's end: book the whole steps of copies that still hold their GPUs."""
     for gang in np.flatnonzero(gangs.forked & gangs.alive).tolist():
         job = gangs.job[gang]
-        jobs.remaining[job] = max(0.0, jobs.remaining[job] - _done(gangs, gang, now))
+        jobs.remaining[job] = max(0.0, jobs.remaining[job] - steps_done(gangs, gang, float(gangs.budget[gang]), now))
         gangs.budget[gang] = 0.0
 
 
@@ -61,11 +61,12 @@ def fork_running(jobs: kernels.Jobs, old: kernels.Gangs, new: kernels.Gangs, now
         old.budget[gang] = 0.0
 
 
-def _done(gangs: kernels.Gangs, gang: int, now: float) -> float:
+def steps_done(gangs: kernels.Gangs, gang: int, budget: float, now: float) -> float:
+    """Whole steps that a copy with a budget of steps has done by now."""
     if gangs.end[gang] <= now:
-        return float(gangs.budget[gang])
+        return budget
     reach = max(0.0, now - gangs.work_start[gang]) * gangs.rate[gang]
-    return float(min(gangs.budget[gang], np.floor(reach * (1 + 1e-12))))
+    return float(min(budget, np.floor(reach * (1 + 1e-12))))
 
 
 def begin_forks(

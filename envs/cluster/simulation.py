@@ -30,8 +30,8 @@ class Simulation:
     arrive inside a round are seen at its end.
 
     Who runs jobs in another way than by the clock of the table derives from it: ``pass_time`` lets the time
-    between two decisions pass, ``wait_until`` that without any job, and ``steps_left`` counts. Views, checks of
-    decisions, the books and the results then are the same.
+    between two decisions pass, ``steps_left`` counts, and ``admit`` takes in jobs that nobody knew of. Views, checks
+    of decisions, the books and the results then are the same.
 
     Args:
         workload: the jobs.
@@ -95,7 +95,8 @@ class Simulation:
             upcoming = state.next_arrival
             if upcoming is None:
                 return None
-            self.wait_until(upcoming)
+            self.time = self._origin = upcoming
+            self._number = 0.0
             self._pass_events(self.time)
             state.arrive(self.time)
         free = np.where(self._usable[:, None], self._capacity, 0)
@@ -133,10 +134,15 @@ class Simulation:
         if self.estimator is not None:
             self._tell(self.estimator, now)
 
-    def wait_until(self, moment: float) -> None:
-        """No job is there: begin the next round at the next arrival."""
-        self.time = self._origin = moment
-        self._number = 0.0
+    def admit(self, workload: Workload, estimator: RateEstimator | None = None) -> None:
+        """More jobs have arrived now; they stand behind all others in ``workload``, which takes the old one's place.
+
+        Args:
+            estimator: that knows them; needed where there was one.
+        """
+        self.workload, self.estimator = workload, estimator
+        self.state.admit(workload, self.cluster)
+        self._shown = self.state.jobs if estimator is None else estimator
 
     def steps_left(self, rows: Integers) -> Floats:
         """[N] steps that jobs have left now."""

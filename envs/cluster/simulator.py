@@ -90,11 +90,11 @@ def simulate(
     if max_rounds is None:
         _check_length(workload, cluster, round_s)
     run = Simulation(workload, cluster, rules, failures=failures, estimator=estimator, **how)
-    seconds = _drive(run, scheduler, max_rounds)
+    seconds = drive(run, scheduler, max_rounds)
     return run.result(scheduler.name, seconds)
 
 
-def _drive(run: Simulation, scheduler: Scheduler, max_rounds: int | None) -> float:
+def drive(run: Simulation, scheduler: Scheduler, max_rounds: int | None) -> float:
     """Decide until nothing is left to decide; wall seconds that the scheduler took."""
     decisions, seconds = 0, 0.0
     while (view := run.next_view()) is not None:

@@ -15,6 +15,7 @@ class ClusterState:
 
     Attributes:
         jobs: the kernels' arrays.
+        mixes: whether a gang may stand on several types.
         use: what each node was used for.
         rows: jobs that can fit, by arrival.
         active: [N] rows that arrived and are not done.
@@ -23,6 +24,7 @@ class ClusterState:
     """
 
     def __init__(self, workload: Workload, cluster: Cluster, mixes: bool) -> None:
+        self.mixes = mixes
         rates, spread = workload.rates(cluster)
         count, nodes = len(workload), len(cluster.nodes)
         nan, zero = np.full((2, count), np.nan), np.zeros((4, count))
@@ -74,6 +76,21 @@ class ClusterState:
             self.jobs.active[fresh] = True
             self.active = np.concatenate((self.active, fresh))
             self._next = last
+
+    def admit(self, workload: Workload, cluster: Cluster) -> None:
+        """Take in the jobs at the workload's end that are new; they arrive now."""
+        fresh, count = ClusterState(workload, cluster, self.mixes), len(self.left)
+        for name, values in self.jobs._asdict().items():
+            if name not in ("workers", "rates", "spread"):
+                getattr(fresh.jobs, name)[:count] = values
+        rows = fresh.rows[fresh.rows >= count]
+        self.reasons |= {row: why for row, why in fresh.reasons.items() if row >= count}
+        self.jobs, self.left = fresh.jobs, np.concatenate((self.left, fresh.left[count:]))
+        self.jobs.active[rows] = True
+        self.active = np.concatenate((self.active, rows))
+        self.rows = np.concatenate((self.rows, rows))
+        self._arrival = np.concatenate((self._arrival, workload.arrival[rows]))
+        self._next = len(self.rows)
 
     def drop_finished(self) -> None:
         """Forget the jobs that ended."""

@@ -57,6 +57,7 @@ class Gang:
     Attributes:
         number: of its start.
         slots: its workers, by rank.
+        ordered: when its workers were told to begin.
         steps: since its start, as far as was told.
         started: when its first step began; NaN before.
         ended: when its last rank had ended; NaN before.
@@ -71,6 +72,7 @@ class Gang:
     number: int
     order: Order
     slots: tuple[int, ...]
+    ordered: float
     steps: int = 0
     loss: float = float("nan")
     started: float = float("nan")
@@ -167,7 +169,7 @@ class Crew:
         speeds = self.pace.speeds(order.spec)
         batch = order.spec.batch_size
         shares = sample_shares(batch, len(slots), [speeds[kind] for kind in types])
-        gang = Gang(self._next, order, slots, heard=self.clock(), open=set(range(len(slots))))
+        gang = Gang(self._next, order, slots, self.clock(), heard=self.clock(), open=set(range(len(slots))))
         self._next += 1
         self.gangs[gang.number] = gang
         for rank, slot in enumerate(slots):

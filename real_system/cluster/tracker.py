@@ -37,6 +37,7 @@ class TrackedJob:
         at_risk: steps that were done since, as far as was told.
         ledger: of the copies of this round; None while the job is not forked.
         copies: copy -> state that it ended with.
+        granted: batches that the copies of this round were given together.
         failures: times that a gang of the job was lost or failed since its last new state.
     """
 
@@ -47,6 +48,7 @@ class TrackedJob:
     at_risk: int = 0
     ledger: ForkLedger | None = None
     copies: dict[int, State] = field(default_factory=dict)
+    granted: int = 0
     failures: int = 0
 
     @property
@@ -128,7 +130,7 @@ class JobTracker:
         job = self.jobs[row]
         job.ledger = ForkLedger(float(job.spec.steps), float(job.done))
         job.ledger.begin({copy: float(steps) for copy, steps in shares.items()})
-        job.copies = {}
+        job.copies, job.granted = {}, sum(shares.values())
         first, begin = {}, job.issued
         for copy, steps in shares.items():
             first[copy] = begin
@@ -147,11 +149,8 @@ class JobTracker:
             job.copies[copy] = weights
         return ""
 
-    def consolidate(self, row: int, issued: int) -> None:
+    def consolidate(self, row: int) -> None:
         """End a round of copies: one state for all, weighted by the steps that each has done.
-
-        Args:
-            issued: batches that were given out in this round.
 
         Raises:
             CheckpointError, StoreError: the state cannot be written.
@@ -163,4 +162,4 @@ class JobTracker:
         job.ledger, job.copies = None, {}
         if weights:
             merged = average([copies[copy] for copy in weights], list(weights.values()))
-            self.save(row, round(ledger.done), job.issued + issued, pack(merged))
+            self.save(row, round(ledger.done), job.issued + job.granted, pack(merged))

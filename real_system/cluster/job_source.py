@@ -1,0 +1,180 @@
+"""Jobs that come while a run goes on: those of its workload at their time, and what is asked through its database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ...envs.cluster import Job, Workload
+from ...envs.cluster.estimator import RateEstimator
+from ...envs.errors import HadopplerError
+from .job_rates import JobRates
+from .live_run import LiveRun
+from .store import RunStore
+from .training_job import JobSpec, make_training_job
+
+KEYS = ("id", "task", "steps", "workers", "batch_size", "seed", "options", "weight")
+"""What a submitted job may tell."""
+
+
+class RequestError(HadopplerError):
+    """A run cannot do what it is asked to."""
+
+
+@dataclass
+class JobSource:
+    """``Outside`` of a live run.
+
+    Attributes:
+        store: of the run.
+        rates: of its nodes; it gets to know new kinds of jobs.
+        later: jobs of the workload that have not arrived, by arrival.
+        linger_s: seconds for which a run without jobs waits for requests.
+    """
+
+    store: RunStore
+    rates: JobRates
+    later: list[tuple[Job, JobSpec]] = field(default_factory=list)
+    linger_s: float = 0.0
+    _idle_since: float | None = None
+
+    def look(self, run: LiveRun) -> bool:
+        """As of ``Outside``."""
+        now, changed = run.crew.clock(), False
+        due = [pair for pair in self.later if pair[0].arrival <= now]
+        if due:
+            self.later = self.later[len(due) :]
+            self.admit(run, due)
+            changed = True
+        for request in self.store.requests():
+            try:
+                if request.kind == "submit":
+                    self.admit(run, [self._job(run, request.content, now)], request.number)
+                else:
+                    self._cancel(run, str(request.content["id"]))
+                    self.store.answer(request.number, "taken")
+                changed = True
+            except HadopplerError as error:
+                self.store.answer(request.number, f"refused: {error}")
+                run.note("refused", None, f"{request.kind}: {error}")
+        return changed
+
+    def expecting(self, now: float) -> bool:
+        """As of ``Outside``."""
+        if self.later:
+            self._idle_since = None
+            return True
+        self._idle_since = now if self._idle_since is None else self._idle_since
+        return now < self._idle_since + self.linger_s
+
+    def admit(self, run: LiveRun, pairs: Sequence[tuple[Job, JobSpec]], request: int | None = None) -> None:
+        """Take jobs into a run."""
+        self._idle_since = None
+        specs = [spec for _, spec in pairs]
+        self.rates.prepare(specs)
+        first = len(run.workload)
+        jobs = (*run.workload.jobs, *(job for job, _ in pairs))
+        workload = replace(run.workload, jobs=jobs, throughputs=self.rates.table(), rows_read=-1)
+        estimator = self.estimator(workload, run)
+        self.store.add_jobs(first, pairs, request)
+        run.tracker.add(specs)
+        run.crew.pace = self.rates.pace
+        run.admit(workload, estimator)
+        for row in range(first, len(workload)):
+            if row in run.state.reasons:
+                self.store.set_status(row, run.state.reasons[row])
+                run.note("left out", row, run.state.reasons[row])
+
+    def estimator(self, workload: Workload, run: LiveRun) -> RateEstimator | None:
+        """What is believed of a workload's rates, as far as a run knows."""
+        estimates = self.rates.estimates()
+        if estimates is None:
+            return None
+        made = RateEstimator.from_table(estimates, workload, run.cluster, run.rules.mixed_rate)
+        if run.estimator is not None and len(run.workload):
+            made.take_over(run.estimator)
+        return made
+
+    def _job(self, run: LiveRun, content: Mapping[str, Any], now: float) -> tuple[Job, JobSpec]:
+        """A submitted job, checked."""
+        spec = read_submitted(content, f"job-{len(run.workload)}", len(run.workload))
+        known = {job.id for job in run.workload.jobs} | {job.id for job, _ in self.later}
+        if spec.id in known:
+            raise RequestError(f"there is a job {spec.id!r} already; give another id.")
+        weight = float(content.get("weight", 1.0))
+        return Job(spec.id, now, spec.workers, float(spec.steps), spec.task, spec.batch_size, weight), spec
+
+    def _cancel(self, run: LiveRun, name: str) -> None:
+        for number, (job, _) in enumerate(self.later):
+            if job.id == name:
+                del self.later[number]
+                return
+        rows = [row for row, job in enumerate(run.workload.jobs) if job.id == name]
+        if not rows or not run.state.jobs.active[rows[0]]:
+            what = "is done or was left out" if rows else "is unknown"
+            raise RequestError(f"job {name!r} {what}; jobs that go on are {_names(run)}.")
+        run.give_up_job(rows[0], "cancelled")
+
+
+def _names(run: LiveRun) -> str:
+    return ", ".join(repr(run.workload.jobs[row].id) for row in run.state.active.tolist()) or "none"
+
+
+def read_submitted(content: Mapping[str, Any], name: str, seed: int) -> JobSpec:
+    """A job as somebody submits it.
+
+    Raises:
+        RequestError: a value is missing, unknown or not usable; it is named.
+        HadopplerError: the task cannot be made.
+    """
+    unknown = [key for key in content if key not in KEYS]
+    if unknown:
+        raise RequestError(f"a job has no {unknown[0]!r}; it may tell {', '.join(KEYS)}.")
+    for key in ("task", "steps"):
+        if content.get(key) is None:
+            raise RequestError(f"the job has no {key}; give task=NAME and steps=NUMBER.")
+    whole = {key: content[key] for key in ("steps", "workers", "batch_size") if content.get(key) is not None}
+    for key, value in whole.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise RequestError(f"{key} of the job is {value!r}; expected a whole number from 1 up.")
+    options = dict(content.get("options") or {})
+    task = make_training_job(str(content["task"]), options)
+    batch = whole.get("batch_size", task.batch_size)
+    seed = int(content.get("seed") if content.get("seed") is not None else seed)
+    return JobSpec(
+        str(content.get("id") or name),
+        str(content["task"]),
+        whole["steps"],
+        whole.get("workers", 1),
+        batch,
+        seed,
+        options,
+    )
+
+
+def submit(folder: Path, job: Mapping[str, Any]) -> int:
+    """Ask a run to take in a job (``KEYS``); number of the request, whose answer ``RunStore.answer_of`` tells.
+
+    Raises:
+        RequestError, StoreError: the folder is of no run that takes requests.
+    """
+    return _ask(folder, "submit", job)
+
+
+def cancel(folder: Path, job: str) -> int:
+    """Ask a run to take out the job of this id; as ``submit``."""
+    return _ask(folder, "cancel", {"id": job})
+
+
+def _ask(folder: Path, kind: str, content: Mapping[str, Any]) -> int:
+    store = RunStore(folder)
+    try:
+        if store.fact("clock") != "wall":
+            raise RequestError(f"{folder}: the run goes by the table's clock and takes no requests; use clock=wall.")
+        if store.fact("ended", False):
+            raise RequestError(f"{folder}: the run has ended; begin another one.")
+        return store.ask(kind, content)
+    finally:
+        store.close()

@@ -1,0 +1,222 @@
+"""One run from its first job to its last: begun anew, or taken up where it was interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from ...envs.cluster import Cluster, ClusterResult, Job, Scheduler, SimulationRules, Workload
+from ...envs.cluster.estimator import RateEstimator
+from ...envs.cluster.scheduler import begin
+from ...envs.cluster.simulator import drive
+from .backend import Backend
+from .checkpoints import Checkpoints
+from .crew import QUIET_S, Crew
+from .decisions import FILE as DECISIONS, DecisionLog, read_decisions, replay
+from .job_rates import JobRates
+from .job_source import JobSource
+from .live_run import LiveRun, WallClock
+from .nominal_run import NominalRun
+from .real_run import RealRun, RunSettings
+from .store import FINISHED, RunStore, StoreError
+from .tracker import JobTracker
+from .training_job import JobSpec
+
+Clock = Literal["wall", "nominal"]
+Pairs = Sequence[tuple[Job, JobSpec]]
+
+
+@dataclass
+class RunOutcome:
+    """What a run tells at its end.
+
+    Attributes:
+        result: tables and metrics, as of a simulation.
+        quality: job id -> figures on held-out samples, of finished jobs.
+        restarts_s, consolidations_s: what they really took.
+        overruns: steps that took longer than the emulated speed allows.
+        events: what happened to workers and jobs.
+        problems: sentences about what was found broken at the begin.
+    """
+
+    result: ClusterResult
+    quality: dict[str, dict[str, float]]
+    restarts_s: list[float]
+    consolidations_s: list[float]
+    overruns: int
+    events: list[dict]
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Session:
+    """A run in a folder.
+
+    Attributes:
+        folder: of the run; its database, checkpoints and decisions go there.
+        cluster, scheduler, backend: nodes, who decides, and the workers, already started.
+        rates: of jobs on the nodes.
+        rules: of rounds; ``restart_s`` and ``consolidation_s`` are what is allowed for them.
+        settings: how jobs are run.
+        clock: ``wall``, or ``nominal``: by the table.
+        seed: of the scheduler's draws.
+        explain: ask the scheduler for its reasons.
+        linger_s: seconds for which a run without jobs waits for more.
+        quiet_s: silence after which a worker that trains has stalled.
+        watch: called whenever something happened.
+    """
+
+    folder: Path
+    cluster: Cluster
+    scheduler: Scheduler
+    backend: Backend
+    rates: JobRates
+    rules: SimulationRules
+    settings: RunSettings = field(default_factory=RunSettings)
+    clock: Clock = "wall"
+    seed: int = 0
+    explain: bool = False
+    linger_s: float = 0.0
+    quiet_s: float = QUIET_S
+    watch: Callable[[RealRun], None] | None = None
+
+    def run(self, pairs: Pairs) -> RunOutcome:
+        """Run these jobs.
+
+        Raises:
+            HadopplerError: something cannot be used, written or read; what was saved is kept.
+        """
+        store = RunStore(self.folder, create=True)
+        try:
+            initial = [[asdict(job), asdict(spec)] for job, spec in pairs]
+            store.write_facts(clock=self.clock, initial=initial, ended=False)
+            return self._drive(store, pairs, resumed=False)
+        finally:
+            store.close()
+
+    def resume(self) -> RunOutcome:
+        """Go on with the run of the folder.
+
+        Raises:
+            StoreError: there is none, or it was run by another clock.
+        """
+        store = RunStore(self.folder)
+        try:
+            if store.fact("clock") != self.clock:
+                raise StoreError(
+                    f"{store.path}: the run was begun with clock={store.fact('clock')}; go on with the same."
+                )
+            pairs = [(Job(**job), JobSpec(**spec)) for job, spec in store.fact("initial", [])]
+            return self._drive(store, pairs, resumed=True)
+        finally:
+            store.close()
+
+    def _drive(self, store: RunStore, pairs: Pairs, resumed: bool) -> RunOutcome:
+        self.rates.prepare(spec for _, spec in pairs)
+        tracker = JobTracker(Checkpoints(self.folder / "checkpoints"), store)
+        if resumed and self.clock == "nominal":
+            (self.folder / DECISIONS).unlink(missing_ok=True)
+        decisions = DecisionLog(self.folder)
+        make = self._live if self.clock == "wall" else self._nominal
+        run, problems = make(store, tracker, decisions, pairs, resumed)
+        for sentence in problems:
+            run.note("broken checkpoint", None, sentence)
+        try:
+            run.crew.wait_for_all()
+            seconds = drive(run, self.scheduler, None)
+        except BaseException:
+            if isinstance(run, LiveRun):
+                run.halt()
+            raise
+        finally:
+            decisions.close()
+        quality = evaluate_jobs(store, tracker)
+        store.write_facts(ended=True)
+        result = run.result(self.scheduler.name, seconds)
+        took = run.overheads
+        return RunOutcome(result, quality, took.restarts, took.consolidations, run.overruns, store.events(), problems)
+
+    def _nominal(
+        self, store: RunStore, tracker: JobTracker, decisions: DecisionLog, pairs: Pairs, resumed: bool
+    ) -> tuple[RealRun, list[str]]:
+        """The whole workload from the beginning; saved steps are not made again."""
+        if not resumed:
+            store.add_jobs(0, pairs)
+        workload = self._workload(job for job, _ in pairs)
+        tracker.add([spec for _, spec in pairs])
+        problems = tracker.recover() if resumed else []
+        self._begin(workload)
+        crew = Crew(self.backend, self.cluster, self.rates.pace, quiet_s=self.quiet_s)
+        parts = {"crew": crew, "tracker": tracker, "store": store, "decisions": decisions}
+        return NominalRun(workload, self.cluster, self.rules, **parts, **self._how(None)), problems
+
+    def _live(
+        self, store: RunStore, tracker: JobTracker, decisions: DecisionLog, pairs: Pairs, resumed: bool
+    ) -> tuple[RealRun, list[str]]:
+        """Who has arrived so far; the others come at their time."""
+        books = store.fact("books") if resumed else None
+        known = store.jobs()
+        here = [(stored.job, stored.spec) for stored in known]
+        names = {job.id for job, _ in here}
+        self.rates.prepare(spec for _, spec in here)
+        workload = self._workload(job for job, _ in here)
+        tracker.add([spec for _, spec in here])
+        problems = tracker.recover()
+        self._begin(self._workload(job for job, _ in pairs))
+        clock = WallClock(float(books["time"]) if books else 0.0)
+        crew = Crew(self.backend, self.cluster, self.rates.pace, clock, self.quiet_s)
+        later = [pair for pair in pairs if pair[0].id not in names]
+        source = JobSource(store, self.rates, later, self.linger_s)
+        estimates = self.rates.estimates()
+        estimator = None
+        if estimates is not None:
+            estimator = RateEstimator.from_table(estimates, workload, self.cluster, self.rules.mixed_rate)
+        parts = {"crew": crew, "tracker": tracker, "store": store, "decisions": decisions}
+        run = LiveRun(workload, self.cluster, self.rules, **parts, **self._how(estimator), outside=source)
+        if books is not None:
+            self._remember(estimator)
+            run.restore(books, [stored.status for stored in known])
+        return run, problems
+
+    def _remember(self, estimator: RateEstimator | None) -> None:
+        """Let scheduler and estimator go through all that they saw before."""
+        replay(self.scheduler, read_decisions(self.folder, self.cluster))
+        for decision in read_decisions(self.folder, self.cluster) if estimator is not None else ():
+            if decision.gangs is not None and decision.measured is not None and estimator is not None:
+                estimator.observe(decision.gangs, decision.measured)
+
+    def _workload(self, jobs: Iterable[Job]) -> Workload:
+        return Workload(tuple(jobs), self.rates.table(), name=self.folder.name)
+
+    def _begin(self, workload: Workload) -> None:
+        begin(self.scheduler, workload, self.cluster, self.rules.round_s, np.random.default_rng(self.seed))
+
+    def _how(self, estimator: RateEstimator | None) -> dict:
+        return {
+            "settings": self.settings,
+            "mixes": self.scheduler.mixes,
+            "explain": self.explain,
+            "estimator": estimator,
+            "watch": self.watch,
+        }
+
+
+def evaluate_jobs(store: RunStore, tracker: JobTracker) -> dict[str, dict[str, float]]:
+    """Quality of all finished jobs on held-out samples, by id; what is known already is not computed again."""
+    from .learner import Learner, unpack
+
+    found = {}
+    for row, stored in enumerate(store.jobs()):
+        job = tracker.jobs[row]
+        if stored.status != FINISHED or job.state is None:
+            continue
+        if stored.quality is None:
+            learner = Learner(job.spec)
+            learner.load(unpack(job.state))
+            store.set_quality(row, learner.evaluate())
+        found[stored.job.id] = dict(store.jobs()[row].quality or {})
+    return found

@@ -30,7 +30,7 @@ class HadarE:
 
     Args:
         utility: as in ``HadarRound``; by default the shortest remaining time goes first, on all nodes.
-        consolidation_s: seconds at a round's end that copies need for averaging, as the rules say.
+        consolidation_s: seconds at a round's end that copies need for averaging; None: as the view says.
         copies: copies of a job at most; None: one per node.
     """
 
@@ -39,7 +39,7 @@ class HadarE:
     forks = True
 
     def __init__(
-        self, utility: str | Utility = "remaining", consolidation_s: float = 15.0, copies: int | None = None
+        self, utility: str | Utility = "remaining", consolidation_s: float | None = None, copies: int | None = None
     ) -> None:
         if copies is not None and copies < 1:
             raise SchedulerError(f"copies is {copies}; expected a number from 1 up, or none for one per node.")
@@ -54,13 +54,14 @@ class HadarE:
             return Allocation.empty()
         rate, gpu_type = _places(view)
         start = np.where(_held(view), 0.0, view.restart_s)
-        seconds = np.maximum(view.round_s - self.consolidation_s - start, 1e-9)
+        consolidation_s = view.consolidation_s if self.consolidation_s is None else self.consolidation_s
+        seconds = np.maximum(view.round_s - consolidation_s - start, 1e-9)
         worth = np.asarray(self.utility(view, np.where(rate > 0, rate, 1.0))) * seconds
         gain = np.where(rate > 0, worth / view.workers[:, None], -np.inf)
         order = np.argsort(-gain, axis=None, kind="stable")[: int((rate > 0).sum())]
         most = len(view.cluster.nodes) if self.copies is None else self.copies
         jobs = view.workers, view.remaining, rate, start, gpu_type
-        chosen, counts = _fork(view.free.copy(), *jobs, order, most, view.round_s, self.consolidation_s)
+        chosen, counts = _fork(view.free.copy(), *jobs, order, most, view.round_s, consolidation_s)
         return self._allocation(view, chosen, counts, gpu_type, gain)
 
     def _allocation(

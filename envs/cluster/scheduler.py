@@ -121,6 +121,7 @@ class ClusterView:
         held: placements of this moment.
         held_gang: [N] number of the job's first gang in ``held``, or -1.
         explain: whether the scheduler is asked to give its reasons in ``Allocation.why``.
+        consolidation_s: seconds at a round's end in which copies of one job average their weights.
     """
 
     time: float
@@ -144,6 +145,7 @@ class ClusterView:
     held: Allocation
     held_gang: Integers
     explain: bool = False
+    consolidation_s: float = 0.0
 
     def __len__(self) -> int:
         return len(self.job)

@@ -267,6 +267,7 @@ class Simulation:
             held=self._held,
             held_gang=jobs.gang[rows],
             explain=self.explain,
+            consolidation_s=rules.consolidation_s,
         )
 
     def _check_rows(self, allocation: Allocation, mid_round: bool) -> None:

@@ -21,7 +21,7 @@ _WHOLE = ("free", "job", "workers", "held_gang")
 _BROKEN = (
     "arrival", "steps", "remaining", "attained_s", "running_s", "weight", "slo", "rates", "spread_rates",
 )  # fmt: skip
-_PLAIN = ("time", "round_s", "restart_s", "mixed_rate", "mid_round", "explain")
+_PLAIN = ("time", "round_s", "restart_s", "mixed_rate", "mid_round", "explain", "consolidation_s")
 
 
 class DecisionError(HadopplerError):

@@ -1,0 +1,384 @@
+"""A training job at work: its model, its optimiser, one step at a time, and its state as bytes.
+
+A step depends on the state and on its number, on nothing else: torch's generator is seeded with the number before it,
+and so are the samples chosen. A run that goes on from a saved state is therefore the unbroken run, bit by bit.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+from ...envs.errors import CheckpointError, HadopplerError, MissingExtraError
+from .batches import batch_indices
+from .training_job import Data, JobSpec, TrainingJobError, make_training_job
+
+if TYPE_CHECKING:
+    import torch
+
+    Reduce = Callable[[torch.Tensor], None]
+    """Adds up a flat buffer over all ranks of a gang, in place, on every rank."""
+
+
+class State(TypedDict):
+    """What a job needs to go on: plain dicts of tensors on the CPU, numbers and texts.
+
+    Attributes:
+        model: ``state_dict`` of the model.
+        optimizer: ``state_dict`` of the optimiser, at the rates of ``TrainingJob.optimizer``.
+        steps: batches trained on the way to it; of averaged copies the most.
+    """
+
+    model: dict[str, Any]
+    optimizer: dict[Any, Any]
+    steps: int
+
+
+class Learner:
+    """A job's model, made from its seed, and how it is trained.
+
+    Args:
+        spec: the job.
+        device: of torch.
+
+    Attributes:
+        job, data, model, optimizer: what the job's class has made.
+        steps: batches trained, those of other ranks included.
+
+    Raises:
+        TrainingJobError: the job's own code failed, or what it returned cannot be used.
+        UnknownNameError, GraphError: there is no such task.
+        MissingExtraError: it needs a package that is not installed.
+    """
+
+    def __init__(self, spec: JobSpec, device: str = "cpu") -> None:
+        torch = _import_torch()
+        self.spec, self.device, self.steps = spec, device, 0
+        self.job = make_training_job(spec.task, spec.options)
+        with self._user_code("its data"):
+            torch.manual_seed(spec.seed)
+            self.data = _on_device(_checked(self.job.data()), device)
+        with self._user_code("its model"):
+            torch.manual_seed(spec.seed)
+            self.model = self.job.model().to(device)
+            _refuse_infinite(self.model)
+        with self._user_code("its optimizer"):
+            self.optimizer = self.job.optimizer(self.model)
+        self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def step(
+        self, at: int, width: int, share: slice, reduce: Reduce | None = None, rate_at: float | None = None
+    ) -> float:
+        """One step of a gang, as seen by one rank.
+
+        Batches ``at`` to ``at + width - 1`` together are one large batch, and this rank has the samples ``share`` of
+        it. Losses are weighted by samples, so that what ``reduce`` adds up is the gradient of the large batch.
+
+        Args:
+            at: number of the first batch.
+            width: batches of the step.
+            share: this rank's samples, from 0 to width * batch size; may be empty.
+            reduce: adds up a buffer over the ranks; None where there is one.
+            rate_at: position of the learning rate; None: ``at``.
+
+        Returns:
+            Loss of the large batch, before the step.
+
+        Raises:
+            TrainingJobError: the job's code failed, or the loss is not finite; the weights are as they were.
+        """
+        loss = self._backward(at, width, share)
+        if reduce is not None:
+            loss = self._add_up(loss, reduce)
+        if not math.isfinite(loss):
+            raise TrainingJobError(
+                f"{self._name}: the loss is {loss} at batch {at}; lower the learning rate, or look at the samples."
+            )
+        with self._user_code(f"the optimizer at batch {at}"), self._rate(at if rate_at is None else rate_at):
+            self.optimizer.step()
+        self.steps += width
+        return loss
+
+    def evaluate(self) -> dict[str, float]:
+        """Figures of merit on the held-out samples.
+
+        Raises:
+            TrainingJobError: the job's code failed, or the figure that counts is missing.
+        """
+        import torch
+
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        try:
+            with self._user_code("evaluate"), torch.no_grad():
+                torch.manual_seed(self.spec.seed)
+                found = {
+                    name: float(value) for name, value in self.job.evaluate(self.model, self.data.held_out).items()
+                }
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        if self.job.quality not in found:
+            raise TrainingJobError(
+                f"{self._name}: evaluate returned {', '.join(found) or 'nothing'}; expected {self.job.quality!r}, the "
+                "class's quality, too."
+            )
+        return found
+
+    def state(self) -> State:
+        """A copy of what is needed to go on.
+
+        Raises:
+            CheckpointError: the optimiser keeps something that cannot be saved.
+        """
+        return {
+            "model": _plain(self.model.state_dict()),
+            "optimizer": _plain(self.optimizer.state_dict()),
+            "steps": self.steps,
+        }
+
+    def load(self, state: State) -> None:
+        """Go on from a state, which is not altered.
+
+        Raises:
+            CheckpointError: it is not of this job's model and optimiser.
+        """
+        copied = _plain(state)
+        try:
+            self.model.load_state_dict(copied["model"])
+            self.optimizer.load_state_dict(copied["optimizer"])
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{self._name}: the state does not fit its model ({_reason(error)}); was the task changed?"
+            ) from error
+        self.steps = int(copied["steps"])
+
+    def merge_buffers(self, reduce: Reduce, part: float) -> None:
+        """Make the buffers of all ranks one, before a state is taken: ranks have seen different samples.
+
+        Buffers of floating numbers (running means and variances of BatchNorm) become their mean, weighted by the
+        ranks' samples; integers and truth values their largest (our choice).
+
+        Args:
+            reduce: adds up over the ranks.
+            part: this rank's part of the samples; all parts together are 1.
+        """
+        import torch
+
+        buffers = list(self.model.buffers())
+        floating = [buffer for buffer in buffers if buffer.is_floating_point()]
+        counters = [buffer for buffer in buffers if not buffer.is_floating_point()]
+        if floating:
+            flat = torch.cat([buffer.reshape(-1).double() for buffer in floating]) * part
+            reduce(flat)
+            _copy_back(flat, floating)
+        if counters:
+            _copy_back(_largest(torch.cat([buffer.reshape(-1).long() for buffer in counters]), reduce), counters)
+
+    @property
+    def _name(self) -> str:
+        return f"job {self.spec.id!r} (task {self.spec.task})"
+
+    def _backward(self, at: int, width: int, share: slice) -> float:
+        """Gradients of this rank's part of the loss, and that part."""
+        import torch
+
+        spec, total = self.spec, width * self.spec.batch_size
+        self.optimizer.zero_grad(set_to_none=True)
+        chosen = batch_indices(len(self.data.train[0]), spec.batch_size, spec.seed, at, width)[share]
+        if not len(chosen):
+            return 0.0
+        index = torch.from_numpy(chosen).to(self.device)
+        with self._user_code(f"batch {at}"):
+            torch.manual_seed(_mixed(spec.seed, at, share.start or 0))
+            loss = _checked_loss(self.job.step(self.model, tuple(part[index] for part in self.data.train)))
+            if len(chosen) < total:
+                loss = loss * (len(chosen) / total)
+            loss.backward()
+        return float(loss.detach())
+
+    def _add_up(self, loss: float, reduce: Reduce) -> float:
+        """Sum gradients and loss over the ranks; a parameter without gradient on every rank stays so."""
+        import torch
+
+        parameters = self._parameters
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters]
+        seen = [float(p.grad is not None) for p in parameters]
+        told = torch.tensor([*seen, loss], dtype=torch.float32, device=self.device)
+        flat = torch.cat([*(part.reshape(-1) for part in parts), told])
+        reduce(flat)
+        *counts, loss = flat[-len(told) :].tolist()
+        _copy_back(flat, parts)
+        for parameter, gradient, count in zip(parameters, parts, counts, strict=True):
+            parameter.grad = gradient if count else None
+        return float(loss)
+
+    @contextmanager
+    def _rate(self, position: float) -> Iterator[None]:
+        """The learning rates at a step; afterwards those of the job's optimiser again, which states carry."""
+        groups = self.optimizer.param_groups
+        rates, factor = [group["lr"] for group in groups], self.job.learning_rate(position)
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate * factor
+        yield
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+
+    @contextmanager
+    def _user_code(self, doing: str) -> Iterator[None]:
+        """Whatever goes wrong in it becomes one sentence."""
+        try:
+            yield
+        except HadopplerError as error:
+            if isinstance(error, MissingExtraError):
+                raise
+            raise TrainingJobError(f"{self._name}: {error}") from error
+        except Exception as error:
+            raise TrainingJobError(f"{self._name}: {doing} failed ({_reason(error)}).") from error
+
+
+def pack(state: State) -> bytes:
+    """A state as the content of a file that plain ``torch.load`` reads.
+
+    Raises:
+        CheckpointError: it holds something that cannot be saved.
+    """
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(_plain(state), buffer)
+    return buffer.getvalue()
+
+
+def unpack(packed: bytes) -> State:
+    """The state that was packed; nothing in it is executed.
+
+    Raises:
+        CheckpointError: it is cut, empty, or something else.
+    """
+    import torch
+
+    try:
+        found = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises one of half a dozen kinds
+        raise CheckpointError(
+            f"a state of {len(packed)} bytes cannot be read ({type(error).__name__}); it is cut, or no job's state."
+        ) from error
+    kinds = {"model": dict, "optimizer": dict, "steps": int}
+    if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in kinds.items()):
+        raise CheckpointError(f"a state of {len(packed)} bytes is no job's; expected {', '.join(kinds)} in it.")
+    return {"model": found["model"], "optimizer": found["optimizer"], "steps": found["steps"]}
+
+
+def _import_torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingExtraError("Training jobs need torch; install hadoppler[cluster].") from error
+    return torch
+
+
+def _reason(error: Exception) -> str:
+    """An exception in one line."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
+
+
+def _mixed(*numbers: int) -> int:
+    """One seed of several numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
+
+
+def _checked(data: Data) -> Data:
+    """Training and held-out samples, if they can be used."""
+    import torch
+
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise TrainingJobError(f"data returned a {type(data).__name__}; expected Data(train, held_out).")
+    for name, part in zip(Data._fields, data, strict=True):
+        if not isinstance(part, tuple | list) or not part or not all(isinstance(t, torch.Tensor) for t in part):
+            raise TrainingJobError(f"data's {name} is no tuple of tensors.")
+        sizes = [len(tensor) if tensor.dim() else 0 for tensor in part]
+        if min(sizes) < 1 or len(set(sizes)) > 1:
+            raise TrainingJobError(
+                f"data's {name} has tensors of {', '.join(map(str, sizes))} samples; expected the same number, at "
+                "least 1, in the first dimension of each."
+            )
+    return Data(tuple(data[0]), tuple(data[1]))
+
+
+def _on_device(data: Data, device: str) -> Data:
+    return Data(*(tuple(tensor.to(device) for tensor in part) for part in data))
+
+
+def _refuse_infinite(model: torch.nn.Module) -> None:
+    """States with infinite numbers count as damaged, so a model must not begin with one."""
+    for name, value in model.state_dict().items():
+        if value.is_floating_point() and not value.isfinite().all():
+            raise TrainingJobError(
+                f"the new model's {name!r} is not finite; register a constant such as a mask with persistent=False."
+            )
+
+
+def _checked_loss(loss: torch.Tensor) -> torch.Tensor:
+    """The loss, if a step can be made of it."""
+    import torch
+
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        what = f"{list(loss.shape)} numbers" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+        raise TrainingJobError(f"step returned {what}; expected a tensor with one number, the loss.")
+    if not loss.requires_grad:
+        raise TrainingJobError(
+            "the loss of step does not depend on the model's parameters; leave no_grad and item out."
+        )
+    return loss.reshape(())
+
+
+def _copy_back(flat: torch.Tensor, into: Sequence[torch.Tensor]) -> None:
+    """Write the pieces of a flat buffer into tensors, in their own types."""
+    begin = 0
+    for tensor in into:
+        tensor.copy_(flat[begin : begin + tensor.numel()].view(tensor.shape))
+        begin += tensor.numel()
+
+
+def _largest(values: torch.Tensor, reduce: Reduce) -> torch.Tensor:
+    """Largest integers over the ranks by sums alone: ranks vote bit by bit, from the highest; int64 [N]."""
+    import torch
+
+    bound = values.abs().double()
+    reduce(bound)
+    bits = int(bound.max().item()).bit_length()
+    values = values + (1 << bits)  # none is negative now
+    found, running = torch.zeros_like(values), torch.ones_like(values, dtype=torch.bool)
+    for bit in range(bits, -1, -1):
+        mine = running & ((values >> bit) & 1).bool()
+        votes = mine.double()
+        reduce(votes)
+        found += (votes > 0).long() << bit
+        running = mine | (running & (votes == 0))
+    return found - (1 << bits)
+
+
+def _plain(value: Any) -> Any:
+    """A copy without anything that plain ``torch.load`` refuses: numpy's numbers become Python's."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return value
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        items = [_plain(item) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    raise CheckpointError(f"a state holds a {type(value).__name__}; expected tensors, numbers, texts, lists and dicts.")

@@ -1,0 +1,115 @@
+"""Workloads of real training jobs: drawn, or from a CSV of one's own."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ...envs.cluster import Job, ThroughputTable, Workload, read_workload
+from ...envs.cluster.job import join_kind
+from ...envs.errors import HadopplerError, TraceError
+from .training_job import JobSpec, TrainingJobError, make_training_job
+
+OWN_TASKS = ("digits", "language", "translation", "recommendation", "diabetes")
+"""Tasks whose data are always there."""
+
+
+def task_workload(
+    *,
+    jobs: int = 3,
+    tasks: Sequence[str] = OWN_TASKS,
+    steps: Sequence[int] = (400, 1200),
+    workers: Sequence[int] = (1,),
+    per_minute: float | None = None,
+    seed: int = 0,
+) -> Workload:
+    """Draw jobs: a task in turn, from a random one on; steps uniform in a range, workers uniform over the given ones.
+
+    Args:
+        jobs: how many.
+        tasks: names of tasks, or ``package.module:Class``.
+        steps: fewest and most.
+        workers: sizes of gangs.
+        per_minute: mean arrivals a minute of a Poisson process that starts with a job at 0; None: all at 0.
+        seed: of all draws.
+
+    Raises:
+        TraceError: a number is out of range.
+    """
+    low, high = steps if len(steps) == 2 else (0, 0)
+    if jobs < 1 or not 1 <= low <= high or not tasks or not workers or min(workers) < 1:
+        raise TraceError(
+            f"jobs is {jobs}, tasks {list(tasks)}, steps {list(steps)}, workers {list(workers)}; expected a number of "
+            "jobs from 1 up, a task, steps as [fewest, most] and gangs of 1 worker or more."
+        )
+    if per_minute is not None and not per_minute > 0:
+        raise TraceError(f"per_minute is {per_minute}; expected a number above 0, or null for arrivals at 0.")
+    rng = np.random.default_rng(seed)
+    arrival = np.zeros(jobs)
+    if per_minute is not None:
+        arrival[1:] = np.cumsum(rng.exponential(60.0 / per_minute, jobs - 1))
+    first = int(rng.integers(len(tasks)))
+    drawn = [
+        Job(
+            f"{number}-{tasks[(first + number) % len(tasks)].rpartition(':')[2]}",
+            float(arrival[number]),
+            int(rng.choice(workers)),
+            float(rng.integers(low, high + 1)),
+            tasks[(first + number) % len(tasks)],
+        )
+        for number in range(jobs)
+    ]
+    return Workload(tuple(drawn), _any_table(job.kind for job in drawn), name=f"tasks-{jobs}-s{seed}")
+
+
+def file_workload(path: str | Path, *, seed: int = 0) -> Workload:
+    """Jobs of a CSV with the columns ``arrival`` [s], ``workers``, ``model`` (a task) and ``steps``.
+
+    ``id``, ``batch_size`` and ``weight`` may stand there, too. Rows that cannot be used are listed in ``rejected``.
+
+    Raises:
+        TraceError: the file cannot be read, or has no usable row.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: cannot be read ({error}); give a CSV of jobs.") from error
+    rows = list(csv.DictReader(line for line in lines if line.strip() and not line.lstrip().startswith("#")))
+    kinds = [join_kind((row.get("model") or "").strip(), _whole(row.get("batch_size"))) for row in rows]
+    if not any(kinds):
+        raise TraceError(f"{path}: no row has a model; expected the columns arrival, workers, model and steps.")
+    known = [kind for kind in dict.fromkeys(kinds) if kind]
+    return read_workload(path, _any_table(known), format="csv", seed=seed)
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.strip().isdigit() else None
+
+
+def _any_table(kinds: Iterable[str]) -> ThroughputTable:
+    """A table that knows the kinds; rates are those of the run's nodes later."""
+    return ThroughputTable.build([(kind, 1, "any", 1.0, float("nan")) for kind in dict.fromkeys(kinds)], "tasks")
+
+
+def pair_jobs(workload: Workload, seed: int = 0) -> list[tuple[Job, JobSpec]]:
+    """Each job with what workers must know of it; batch sizes are the tasks' own where none is given.
+
+    Raises:
+        TrainingJobError: a job's task cannot be made, or its steps are not whole.
+    """
+    pairs, sizes = [], dict[str, int]()
+    for number, job in enumerate(workload.jobs):
+        try:
+            size = sizes.setdefault(job.model, make_training_job(job.model).batch_size)
+        except HadopplerError as error:
+            where = f"line {job.line}: " if job.line else ""
+            raise TrainingJobError(f"{where}job {job.id!r}: {error}") from error
+        batch, steps = job.batch_size or size, max(1, round(job.steps))
+        spec = JobSpec(job.id, job.model, steps, job.workers, batch, seed * 100_003 + number)
+        pairs.append((replace(job, batch_size=batch, steps=float(steps)), spec))
+    return pairs

@@ -1,0 +1,159 @@
+"""The table and pictures of ``hadoppler run``: what was measured, beside what the simulator says of the same jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hadoppler.scripts.simulate import chosen_schedulers
+from hadoppler.scripts.simulation_runs import Choice
+
+if TYPE_CHECKING:
+    from hadoppler.envs.cluster import Cluster, ClusterResult, Workload
+    from hadoppler.real_system.cluster.session import RunOutcome
+
+COMPARED = (
+    "ttd_s",
+    "mean_jct_s",
+    "median_jct_s",
+    "p99_jct_s",
+    "queueing_s",
+    "ftf",
+    "gru",
+    "cru",
+    "cru_work",
+    "restarts",
+)
+Row = dict[str, Any]
+
+
+def run_rows(config: DictConfig, outcomes: Mapping[str, RunOutcome], workload: Workload) -> list[Row]:
+    """One row of ``results.json`` per scheduler."""
+    choices = {choice.row: choice for choice in chosen_schedulers(config)}
+    return [run_row(config, choices[name], outcome, workload.name) for name, outcome in outcomes.items()]
+
+
+def run_row(config: DictConfig, choice: Choice, outcome: RunOutcome, workload: str) -> Row:
+    """What was measured; under ``simulated_...`` what the simulator says of the finished jobs; times in seconds."""
+    metrics = outcome.result.metrics
+    row: Row = {"scheduler": choice.row, "workload": workload, "cluster": outcome.result.cluster.name}
+    row |= {"seed": config.seed, "emulated": config.emulate, "clock": config.clock}
+    row |= {key: metrics.get(key, math.nan) for key in (*COMPARED, "finished", "left_out", "lost_steps", "decision_s")}
+    row |= {"restart_s": _mean(outcome.restarts_s), "consolidation_s": _mean(outcome.consolidations_s)}
+    row |= {"consolidations": len(outcome.consolidations_s), "overruns": outcome.overruns}
+    simulated = simulated_result(config, choice, outcome.result) if config.emulate else None
+    for key in COMPARED if simulated is not None else ():
+        row[f"simulated_{key}"] = simulated.metrics.get(key, math.nan) if simulated is not None else math.nan
+    return row
+
+
+def simulated_result(config: DictConfig, choice: Choice, result: ClusterResult) -> ClusterResult | None:
+    """The same jobs under the same scheduler, simulated with the emulated rates; None if none was finished."""
+    from hadoppler.envs.cluster import simulate
+
+    done = result.workload.select(np.flatnonzero(result.jobs.finished))
+    if not len(done):
+        return None
+    rules = {key: config[key] for key in ("round_s", "restart_s", "early_refill", "mixed_rate", "consolidation_s")}
+    return simulate(done, result.cluster, choice.make(), seed=config.seed, **rules)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else math.nan
+
+
+def print_run(
+    console: Console,
+    workload: Workload,
+    cluster: Cluster,
+    rows: Sequence[Row],
+    outcomes: Mapping[str, RunOutcome],
+    *,
+    emulated: bool,
+) -> None:
+    """Measured and simulated figures of each scheduler, each job's quality, and what went wrong."""
+    speed = "emulated speeds, by sleeping" if emulated else "as fast as they are"
+    title = f"{workload.name}: {len(workload)} jobs on {cluster.name}, {len(cluster.nodes)} nodes, {speed}"
+    table = Table(title=escape(title))
+    headers = (
+        "scheduler",
+        "",
+        "TTD [s]",
+        "mean JCT [s]",
+        "CRU",
+        "GRU",
+        "restarts",
+        "finished",
+        "restart [s]",
+        "overruns",
+    )
+    for header in headers:
+        table.add_column(escape(header), justify="left" if header in ("scheduler", "") else "right", no_wrap=True)
+    for row in rows:
+        for prefix, label in (("", "measured"), ("simulated_", "simulated")):
+            if f"{prefix}ttd_s" in row:
+                figures = [f"{row[f'{prefix}{key}']:.3g}" for key in ("ttd_s", "mean_jct_s", "cru", "gru", "restarts")]
+                own = (
+                    [str(row["finished"]), f"{row['restart_s']:.3f}", str(row["overruns"])] if not prefix else [""] * 3
+                )
+                table.add_row(escape(row["scheduler"]) if not prefix else "", label, *figures, *own)
+    console.print(table)
+    print_jobs(console, outcomes)
+    for name, outcome in outcomes.items():
+        for sentence in outcome.problems:
+            console.print(f"{name}: {sentence}", highlight=False, markup=False, soft_wrap=True)
+        for job, why in outcome.result.left_out.items():
+            console.print(f"{name}: job {job}: {why}", highlight=False, markup=False, soft_wrap=True)
+    for rejected in workload.rejected[:5]:
+        said = f"line {rejected.line} was not used: {rejected.reason}"
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
+    if len(workload.rejected) > 5:
+        console.print(f"and {len(workload.rejected) - 5} more lines; results.json has all.")
+
+
+def print_jobs(console: Console, outcomes: Mapping[str, RunOutcome]) -> None:
+    """Completion time and quality of each job under each scheduler."""
+    table = Table(title="jobs: completion time [s], quality on held-out samples")
+    table.add_column("job")
+    for name in outcomes:
+        table.add_column(escape(name))
+    ids = dict.fromkeys(job for outcome in outcomes.values() for job in outcome.result.jobs.id)
+    for job in ids:
+        cells = []
+        for outcome in outcomes.values():
+            jobs = outcome.result.jobs
+            number = jobs.id.index(job) if job in jobs.id else -1
+            figures = "  ".join(f"{key} {value:.4g}" for key, value in outcome.quality.get(job, {}).items())
+            done = number >= 0 and not math.isnan(jobs.jct[number])
+            cells.append(f"{jobs.jct[number]:.1f}  {figures}" if done else "")
+        table.add_row(escape(job), *map(escape, cells))
+    console.print(table)
+
+
+def draw_run(folder: Path, outcomes: Mapping[str, RunOutcome], workload: Workload, cluster: Cluster) -> list[Path]:
+    """Completion times, use over time, and who ran where, measured; their paths."""
+    from hadoppler.envs.cluster.render import draw_completion_times, draw_nodes, draw_use
+    from hadoppler.envs.cluster.timeline import timeline
+    from hadoppler.envs.pictures import save_figure
+
+    world = f"{workload.name} on {cluster.name}, measured"
+    jct = {name: outcome.result.jobs.jct[outcome.result.jobs.finished].tolist() for name, outcome in outcomes.items()}
+    lines = {name: timeline(outcome.result) for name, outcome in outcomes.items() if len(outcome.result.rounds)}
+    figures = {"completion_times.png": draw_completion_times(jct, title=world)}
+    if lines:
+        figures["use.png"] = draw_use(lines, title=f"GPUs in use: {world}")
+    for name, line in lines.items():
+        names = list(outcomes[name].result.jobs.id)
+        figures[f"nodes_{name}.png"] = draw_nodes(line, title=f"{name}: {world}", names=names)
+    for file, figure in figures.items():
+        save_figure(folder / file, figure)
+    return [folder / file for file in figures]

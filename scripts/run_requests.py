@@ -1,0 +1,43 @@
+"""Requests to a run in another process: where it is, and what it answers."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from hadoppler.scripts.application import CommandError
+
+LOOK_S = 0.1
+
+
+def running_folder(folder: Path) -> Path:
+    """The folder of the run itself: the given one, or the one below it whose scheduler is at work.
+
+    Raises:
+        CommandError: there is none.
+    """
+    from hadoppler.real_system.cluster.store import FILE, RunStore
+
+    found = [folder] if (folder / FILE).exists() else sorted(path.parent for path in folder.glob(f"*/{FILE}"))
+    if not found:
+        raise CommandError(f"run={folder} is no folder of hadoppler run; give the one that it printed, in runs/run.")
+    for place in found:
+        store = RunStore(place)
+        ended = store.fact("ended", False)
+        store.close()
+        if not ended:
+            return place
+    raise CommandError(f"run={folder}: the run has ended; begin another one.")
+
+
+def wait_for_answer(folder: Path, number: int, seconds: float) -> str | None:
+    """What a run says to a request; None if it says nothing for so long."""
+    from hadoppler.real_system.cluster.store import RunStore
+
+    store, until = RunStore(folder), time.monotonic() + seconds
+    try:
+        while (answer := store.answer_of(number)) is None and time.monotonic() < until:
+            time.sleep(LOOK_S)
+        return answer
+    finally:
+        store.close()

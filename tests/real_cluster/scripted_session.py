@@ -1,0 +1,63 @@
+"""Sessions over scripted workers: the whole of a real run in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from scripted_workers import ScriptedWorkers
+
+from hadoppler.baselines.cluster import make_scheduler
+from hadoppler.envs.cluster import Cluster, Job, SimulationRules
+from hadoppler.real_system.cluster import live_run, session
+from hadoppler.real_system.cluster.job_rates import JobRates
+from hadoppler.real_system.cluster.session import RunOutcome, Session
+from hadoppler.real_system.cluster.training_job import JobSpec
+
+RULES = SimulationRules(round_s=4.0, restart_s=0.05, consolidation_s=0.1)
+
+
+def jobs_of(*steps: int, workers: int = 1, arrival: Sequence[float] = ()) -> list[tuple[Job, JobSpec]]:
+    """One job for each number of steps."""
+    pairs = []
+    for number, count in enumerate(steps):
+        when = arrival[number] if number < len(arrival) else 0.0
+        job = Job(f"j{number}", when, workers, float(count), "digits", 32)
+        pairs.append((job, JobSpec(job.id, "digits", count, workers)))
+    return pairs
+
+
+def make_session(
+    folder: Path, cluster: str, scheduler: str, workers: ScriptedWorkers | None = None, **more: Any
+) -> tuple[Session, ScriptedWorkers]:
+    """A session in a folder, and its workers, which are ready."""
+    where = Cluster.parse(cluster)
+    found = workers or ScriptedWorkers(where)
+    found.start()
+    rates = JobRates(where, base_s=more.pop("base_s", 0.05), rates=more.pop("rates", "table"))
+    rules = more.pop("rules", RULES)
+    options = more.pop("options", {})
+    made = make_scheduler(scheduler, **options)
+    return Session(folder, where, made, found, rates, rules, **more), found
+
+
+def run_session(
+    folder: Path, cluster: str, scheduler: str, pairs: Sequence[tuple[Job, JobSpec]], **more: Any
+) -> tuple[RunOutcome, ScriptedWorkers]:
+    """Run jobs in virtual time."""
+    resume = more.pop("resume", False)
+    made, workers = make_session(folder, cluster, scheduler, **more)
+    with virtual_time(workers):
+        return (made.resume() if resume else made.run(pairs)), workers
+
+
+def virtual_time(workers: ScriptedWorkers) -> Any:
+    """Let clocks of sessions show the workers' time, and leave out what real learners would do at the end."""
+
+    class Clock(live_run.WallClock):
+        def __init__(self, begun: float = 0.0) -> None:
+            super().__init__(begun, lambda: workers.now)
+
+    return patch.multiple(session, WallClock=Clock, evaluate_jobs=lambda store, tracker: {})

@@ -1,0 +1,214 @@
+"""Runs by the wall clock, in virtual time: as the simulator says, exact in steps, and unshaken by deaths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="needs torch")
+
+from scripted_session import RULES, jobs_of, make_session, run_session, virtual_time
+
+from hadoppler.baselines.cluster import make_scheduler
+from hadoppler.envs.cluster import Cluster, Workload, simulate
+from hadoppler.real_system.cluster.decisions import read_decisions, replay
+from hadoppler.real_system.cluster.job_rates import JobRates
+from hadoppler.real_system.cluster.job_source import submit
+from hadoppler.real_system.cluster.learner import unpack
+from hadoppler.real_system.cluster.store import RunStore
+
+SCHEDULERS = ("yarn_cs", "tiresias", "srtf", "gavel_max_min", "gavel_makespan", "hadar", "hadar_horizon", "hadare")
+
+
+def _named(name: str) -> tuple[str, dict]:
+    for objective in ("max_min", "makespan"):
+        if name == f"gavel_{objective}":
+            return "gavel", {"objective": objective}
+    return name, {}
+
+
+def _states(folder: Path) -> dict[int, int]:
+    """Row -> steps in the last saved state."""
+    store = RunStore(folder)
+    found = {}
+    for row in range(len(store.jobs())):
+        saved = store.checkpoints(row)
+        found[row] = unpack((folder / "checkpoints" / saved[0].file).read_bytes())["steps"] if saved else 0
+    store.close()
+    return found
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_measured_times_are_those_of_the_simulator(tmp_path: Path, name: str) -> None:
+    """Five jobs on five unequal nodes: total time and mean completion are as simulated, within 5 %."""
+    scheduler, options = _named(name)
+    pairs = jobs_of(400, 700, 300, 900, 500)
+    outcome, _ = run_session(tmp_path, "lab_like", scheduler, pairs, options=options)
+    cluster, rates = Cluster.parse("lab_like"), JobRates(Cluster.parse("lab_like"), base_s=0.05, rates="table")
+    rates.prepare(spec for _, spec in pairs)
+    workload = Workload(tuple(job for job, _ in pairs), rates.table())
+    rules = {key: getattr(RULES, key) for key in ("round_s", "restart_s", "consolidation_s")}
+    expected = simulate(workload, cluster, make_scheduler(scheduler, **options), **rules).metrics
+    measured = outcome.result.metrics
+    assert measured["finished"] == 5
+    for key in ("ttd_s", "mean_jct_s"):
+        assert measured[key] == pytest.approx(expected[key], rel=0.05), key
+    assert measured["cru"] == pytest.approx(expected["cru"], abs=0.05)
+    assert _states(tmp_path) == dict(enumerate((400, 700, 300, 900, 500)))
+
+
+@pytest.mark.parametrize("name", ["tiresias", "gavel_max_min", "hadar", "hadar_horizon", "hadare"])
+def test_a_scheduler_decides_again_as_it_did(tmp_path: Path, name: str) -> None:
+    """Fed with the views of ``decisions.jsonl``, a new scheduler makes the same placements."""
+    scheduler, options = _named(name)
+    run_session(tmp_path, "lab_like", scheduler, jobs_of(400, 700, 300, 900), options=options, rates="formula")
+    again = make_scheduler(scheduler, **options)
+    again.reset(Cluster.parse("lab_like"), RULES.round_s, np.random.default_rng(0))
+    assert replay(again, read_decisions(tmp_path, Cluster.parse("lab_like"))) > 5
+
+
+def test_deaths_cost_at_most_what_was_not_saved(tmp_path: Path) -> None:
+    """20 runs of 1000 steps, each with a death at a random moment: 1000 steps in the end, at most 100 made again."""
+    rng = np.random.default_rng(0)
+    for number in range(20):
+        made, workers = make_session(tmp_path / str(number), "v100:1 v100:1", "srtf")
+        (tmp_path / str(number)).mkdir()
+        for slot in range(2):
+            workers.kill(slot, float(rng.uniform(0, 50)))
+        with virtual_time(workers):
+            outcome = made.run(jobs_of(1000))
+        assert outcome.result.metrics["finished"] == 1
+        assert outcome.result.metrics["lost_steps"] <= 100
+        assert _states(tmp_path / str(number)) == {0: 1000}
+
+
+def test_a_job_that_dies_at_every_start_fails_and_the_others_go_on(tmp_path: Path) -> None:
+    """Whoever trains job 0 dies: it is given up after three tries, and told so."""
+    made, workers = make_session(tmp_path, "v100:1 v100:1", "srtf")
+    begin = workers._begin
+
+    def deadly(gang: object) -> None:
+        begin(gang)
+        if gang.train.spec.id == "j0":
+            workers.kill(gang.slots[0], workers.now + 0.1)
+
+    workers._begin = deadly
+    with virtual_time(workers):
+        outcome = made.run(jobs_of(1000, 400))
+    left_out = outcome.result.left_out
+    assert list(left_out) == ["j0"]
+    assert left_out["j0"].startswith("failed: 3 times")
+    assert "SIGKILL" in left_out["j0"]
+    assert outcome.result.metrics["finished"] == 1
+
+
+def test_forks_count_whole_steps_once(tmp_path: Path) -> None:
+    """H24: 1000 steps on nodes of 10 and 5 steps/s, rounds of 60 s: 900 after one round, all after 66.7 s."""
+    rules = type(RULES)(round_s=60.0, restart_s=0.0, consolidation_s=0.0)
+    seen = []
+    cluster = Cluster.parse("a:1 b:1")
+    object.__setattr__(cluster, "relative_speed", {"a": 1.0, "b": 0.5})
+    made, workers = make_session(tmp_path, "a:1 b:1", "hadare", base_s=0.1, rules=rules)
+    made.cluster = made.rates.cluster = cluster
+    made.rates.__post_init__()
+    workers.startup_s = 0.0
+    made.watch = lambda run: seen.append(run.tracker.jobs[0].done)
+    with virtual_time(workers):
+        outcome = made.run(jobs_of(1000))
+    assert 900 in seen
+    assert max(seen) == 1000
+    assert outcome.result.metrics["ttd_s"] == pytest.approx(66.7, abs=0.3)
+    assert _states(tmp_path) == {0: 1000}
+
+
+def test_a_lost_copy_counts_nothing_and_the_rest_is_averaged(tmp_path: Path) -> None:
+    """One of five copies dies in the first round: its steps are made later, the total is exact."""
+    made, workers = make_session(tmp_path, "lab_like", "hadare")
+    workers.kill(1, 1.5)
+    with virtual_time(workers):
+        outcome = made.run(jobs_of(1500))
+    assert _states(tmp_path) == {0: 1500}
+    assert outcome.result.metrics["lost_steps"] > 0
+    assert outcome.result.metrics["finished"] == 1
+
+
+def test_a_stalled_worker_is_ended(tmp_path: Path) -> None:
+    """A worker that falls silent is ended after ``quiet_s``, and its job goes on elsewhere."""
+    made, workers = make_session(tmp_path, "v100:1 v100:1", "srtf", quiet_s=3.0)
+    workers.at(5.0, lambda: workers.deaf.update((0, 1)))
+    with virtual_time(workers):
+        outcome = made.run(jobs_of(600, 500))
+    assert outcome.result.metrics["finished"] == 2
+    assert any("said nothing" in event["text"] for event in outcome.events)
+    assert _states(tmp_path) == {0: 600, 1: 500}
+
+
+def test_submitted_and_cancelled_jobs(tmp_path: Path) -> None:
+    """A job is submitted while the run goes on, another is cancelled, a wrong one is refused with the reason."""
+    made, workers = make_session(tmp_path, "v100:1 v100:1", "srtf")
+    numbers = {}
+
+    def ask() -> None:
+        store = RunStore(tmp_path)
+        numbers["good"] = store.ask("submit", {"task": "digits", "steps": 100, "id": "late"})
+        numbers["twice"] = store.ask("submit", {"task": "digits", "steps": 100, "id": "j0"})
+        numbers["wrong"] = store.ask("submit", {"task": "digits", "steps": -1})
+        numbers["gone"] = store.ask("cancel", {"id": "j1"})
+        numbers["unknown"] = store.ask("cancel", {"id": "nobody"})
+        store.close()
+
+    workers.at(6.0, ask)
+    with virtual_time(workers):
+        outcome = made.run(jobs_of(600, 900, 300))
+    store = RunStore(tmp_path)
+    answers = {name: store.answer_of(number) for name, number in numbers.items()}
+    assert answers["good"] == answers["gone"] == "taken"
+    assert "there is a job 'j0' already" in answers["twice"]
+    assert "steps of the job is -1" in answers["wrong"]
+    assert "'nobody' is unknown" in answers["unknown"]
+    assert outcome.result.left_out == {"j1": "cancelled"}
+    assert outcome.result.metrics["finished"] == 3
+    with pytest.raises(ValueError, match="has ended"):
+        submit(tmp_path, {"task": "digits", "steps": 5})
+
+
+def test_jobs_come_at_their_time(tmp_path: Path) -> None:
+    """A job that arrives when nothing is left is waited for."""
+    outcome, _ = run_session(tmp_path, "v100:1", "srtf", jobs_of(100, 100, arrival=(1.0, 30.0)))
+    jobs = outcome.result.jobs
+    assert jobs.arrival.tolist() == [1.0, 30.0]
+    assert (jobs.queueing < 0.5).all()
+    assert jobs.finish[1] == pytest.approx(35.0, abs=0.5)
+
+
+class Crash(Exception):
+    """The coordinator dies."""
+
+
+def test_a_coordinator_that_dies_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Killed at 20 random moments and resumed: every job is done once, with exactly its steps."""
+    rng = np.random.default_rng(1)
+    for scheduler in ("gavel", "hadare"):
+        folder = tmp_path / scheduler
+        folder.mkdir()
+        pairs, resume = jobs_of(500, 800, 300, arrival=(0.0, 0.0, 12.0)), False
+        for _ in range(20):
+            made, workers = make_session(folder, "lab_like", scheduler, rates="formula")
+
+            def crash() -> None:
+                raise Crash
+
+            workers.at(float(rng.uniform(0.0, 6.0)), crash)
+            with virtual_time(workers), pytest.MonkeyPatch.context() as patch:
+                patch.setattr("hadoppler.real_system.cluster.live_run.LiveRun.halt", lambda run: None)
+                try:
+                    outcome = made.resume() if resume else made.run(pairs)
+                    break
+                except Crash:
+                    resume = True
+        else:
+            outcome, _ = run_session(folder, "lab_like", scheduler, pairs, resume=True, rates="formula")
+        assert outcome.result.metrics["finished"] == 3, scheduler
+        assert _states(folder) == {0: 500, 1: 800, 2: 300}

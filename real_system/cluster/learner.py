@@ -6,37 +6,26 @@ and so are the samples chosen. A run that goes on from a saved state is therefor
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...envs.errors import CheckpointError, HadopplerError, MissingExtraError
 from .batches import batch_indices
+from .gang_sums import copy_back, largest
+from .state import State, pack, plain, unpack
 from .training_job import Data, JobSpec, TrainingJobError, make_training_job
 
 if TYPE_CHECKING:
     import torch
 
-    Reduce = Callable[[torch.Tensor], None]
-    """Adds up a flat buffer over all ranks of a gang, in place, on every rank."""
+    from .gang_sums import Reduce
 
 
-class State(TypedDict):
-    """What a job needs to go on: plain dicts of tensors on the CPU, numbers and texts.
-
-    Attributes:
-        model: ``state_dict`` of the model.
-        optimizer: ``state_dict`` of the optimiser, at the rates of ``TrainingJob.optimizer``.
-        steps: batches trained on the way to it; of averaged copies the most.
-    """
-
-    model: dict[str, Any]
-    optimizer: dict[Any, Any]
-    steps: int
+__all__ = ["Learner", "State", "pack", "unpack"]
 
 
 class Learner:
@@ -137,8 +126,8 @@ class Learner:
             CheckpointError: the optimiser keeps something that cannot be saved.
         """
         return {
-            "model": _plain(self.model.state_dict()),
-            "optimizer": _plain(self.optimizer.state_dict()),
+            "model": plain(self.model.state_dict()),
+            "optimizer": plain(self.optimizer.state_dict()),
             "steps": self.steps,
         }
 
@@ -148,7 +137,7 @@ class Learner:
         Raises:
             CheckpointError: it is not of this job's model and optimiser.
         """
-        copied = _plain(state)
+        copied = plain(state)
         try:
             self.model.load_state_dict(copied["model"])
             self.optimizer.load_state_dict(copied["optimizer"])
@@ -176,9 +165,9 @@ class Learner:
         if floating:
             flat = torch.cat([buffer.reshape(-1).double() for buffer in floating]) * part
             reduce(flat)
-            _copy_back(flat, floating)
+            copy_back(flat, floating)
         if counters:
-            _copy_back(_largest(torch.cat([buffer.reshape(-1).long() for buffer in counters]), reduce), counters)
+            copy_back(largest(torch.cat([buffer.reshape(-1).long() for buffer in counters]), reduce), counters)
 
     @property
     def _name(self) -> str:
@@ -213,7 +202,7 @@ class Learner:
         flat = torch.cat([*(part.reshape(-1) for part in parts), told])
         reduce(flat)
         *counts, loss = flat[-len(told) :].tolist()
-        _copy_back(flat, parts)
+        copy_back(flat, parts)
         for parameter, gradient, count in zip(parameters, parts, counts, strict=True):
             parameter.grad = gradient if count else None
         return float(loss)
@@ -225,9 +214,11 @@ class Learner:
         rates, factor = [group["lr"] for group in groups], self.job.learning_rate(position)
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate * factor
-        yield
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate
+        try:
+            yield
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
 
     @contextmanager
     def _user_code(self, doing: str) -> Iterator[None]:
@@ -240,39 +231,6 @@ class Learner:
             raise TrainingJobError(f"{self._name}: {error}") from error
         except Exception as error:
             raise TrainingJobError(f"{self._name}: {doing} failed ({_reason(error)}).") from error
-
-
-def pack(state: State) -> bytes:
-    """A state as the content of a file that plain ``torch.load`` reads.
-
-    Raises:
-        CheckpointError: it holds something that cannot be saved.
-    """
-    import torch
-
-    buffer = io.BytesIO()
-    torch.save(_plain(state), buffer)
-    return buffer.getvalue()
-
-
-def unpack(packed: bytes) -> State:
-    """The state that was packed; nothing in it is executed.
-
-    Raises:
-        CheckpointError: it is cut, empty, or something else.
-    """
-    import torch
-
-    try:
-        found = torch.load(io.BytesIO(packed), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises one of half a dozen kinds
-        raise CheckpointError(
-            f"a state of {len(packed)} bytes cannot be read ({type(error).__name__}); it is cut, or no job's state."
-        ) from error
-    kinds = {"model": dict, "optimizer": dict, "steps": int}
-    if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in kinds.items()):
-        raise CheckpointError(f"a state of {len(packed)} bytes is no job's; expected {', '.join(kinds)} in it.")
-    return {"model": found["model"], "optimizer": found["optimizer"], "steps": found["steps"]}
 
 
 def _import_torch() -> Any:
@@ -336,49 +294,3 @@ def _checked_loss(loss: torch.Tensor) -> torch.Tensor:
             "the loss of step does not depend on the model's parameters; leave no_grad and item out."
         )
     return loss.reshape(())
-
-
-def _copy_back(flat: torch.Tensor, into: Sequence[torch.Tensor]) -> None:
-    """Write the pieces of a flat buffer into tensors, in their own types."""
-    begin = 0
-    for tensor in into:
-        tensor.copy_(flat[begin : begin + tensor.numel()].view(tensor.shape))
-        begin += tensor.numel()
-
-
-def _largest(values: torch.Tensor, reduce: Reduce) -> torch.Tensor:
-    """Largest integers over the ranks by sums alone: ranks vote bit by bit, from the highest; int64 [N]."""
-    import torch
-
-    bound = values.abs().double()
-    reduce(bound)
-    bits = int(bound.max().item()).bit_length()
-    values = values + (1 << bits)  # none is negative now
-    found, running = torch.zeros_like(values), torch.ones_like(values, dtype=torch.bool)
-    for bit in range(bits, -1, -1):
-        mine = running & ((values >> bit) & 1).bool()
-        votes = mine.double()
-        reduce(votes)
-        found += (votes > 0).long() << bit
-        running = mine | (running & (votes == 0))
-    return found - (1 << bits)
-
-
-def _plain(value: Any) -> Any:
-    """A copy without anything that plain ``torch.load`` refuses: numpy's numbers become Python's."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu().clone()
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        return value
-    if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence | set | frozenset):
-        items = [_plain(item) for item in value]
-        return tuple(items) if isinstance(value, tuple) else items
-    raise CheckpointError(f"a state holds a {type(value).__name__}; expected tensors, numbers, texts, lists and dicts.")

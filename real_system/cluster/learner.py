@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from .gang_sums import Reduce
+    from .training_job import Tensors
 
 
 __all__ = ["Learner", "State", "pack", "unpack"]
@@ -92,6 +93,24 @@ class Learner:
             self.optimizer.step()
         self.steps += width
         return loss
+
+    def batch(self, at: int, width: int = 1, share: slice = slice(None)) -> Tensors:
+        """Training samples of batches ``at`` to ``at + width - 1``, or the part of a rank."""
+        import torch
+
+        train = self.data.train
+        chosen = batch_indices(len(train[0]), self.spec.batch_size, self.spec.seed, at, width)[share]
+        index = torch.from_numpy(chosen).to(self.device)
+        return tuple(part[index] for part in train)
+
+    def loss(self, batch: Tensors, doing: str = "its step") -> torch.Tensor:
+        """The job's loss of a batch, one number with a gradient.
+
+        Raises:
+            TrainingJobError: the job's code failed, or returned something else.
+        """
+        with self._user_code(doing):
+            return _checked_loss(self.job.step(self.model, batch))
 
     def evaluate(self) -> dict[str, float]:
         """Figures of merit on the held-out samples.
@@ -177,17 +196,15 @@ class Learner:
         """Gradients of this rank's part of the loss, and that part."""
         import torch
 
-        spec, total = self.spec, width * self.spec.batch_size
         self.optimizer.zero_grad(set_to_none=True)
-        chosen = batch_indices(len(self.data.train[0]), spec.batch_size, spec.seed, at, width)[share]
-        if not len(chosen):
+        batch, total = self.batch(at, width, share), width * self.spec.batch_size
+        if not len(batch[0]):
             return 0.0
-        index = torch.from_numpy(chosen).to(self.device)
-        with self._user_code(f"batch {at}"):
-            torch.manual_seed(_mixed(spec.seed, at, share.start or 0))
-            loss = _checked_loss(self.job.step(self.model, tuple(part[index] for part in self.data.train)))
-            if len(chosen) < total:
-                loss = loss * (len(chosen) / total)
+        torch.manual_seed(_mixed(self.spec.seed, at, share.start or 0))
+        loss = self.loss(batch, f"its step at batch {at}")
+        if len(batch[0]) < total:
+            loss = loss * (len(batch[0]) / total)
+        with self._user_code(f"the gradient at batch {at}"):
             loss.backward()
         return float(loss.detach())
 

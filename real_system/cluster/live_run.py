@@ -123,11 +123,11 @@ class LiveRun(RealRun):
         return min(self.round_end if self.round_end > now else now + LOOK_S / 2, now + LOOK_S)
 
     def _let_pass(self, now: float) -> None:
-        """Book the time until now."""
-        if now > self.time:
-            kernels.advance(self.state.jobs, self._gangs, self.state.use, self.time, now, 0.0)
-            self.time = now
-            self.state.drop_finished()
+        """Book the time until now, and the ends in it."""
+        now = max(now, self.time)
+        kernels.advance(self.state.jobs, self._gangs, self.state.use, self.time, now, 0.0)
+        self.time = now
+        self.state.drop_finished()
 
     def _carry_out(self) -> None:
         """Stop what shall not go on, then start what is new."""

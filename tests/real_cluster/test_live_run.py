@@ -11,8 +11,9 @@ pytest.importorskip("torch", reason="needs torch")
 
 from scripted_session import RULES, jobs_of, make_session, run_session, virtual_time
 
-from hadoppler.baselines.cluster import make_scheduler
+from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, Workload, simulate
+from hadoppler.real_system.cluster.checkpoints import Checkpoints
 from hadoppler.real_system.cluster.decisions import read_decisions, replay
 from hadoppler.real_system.cluster.job_rates import JobRates
 from hadoppler.real_system.cluster.job_source import submit
@@ -26,23 +27,25 @@ def _named(name: str) -> tuple[str, dict]:
     for objective in ("max_min", "makespan"):
         if name == f"gavel_{objective}":
             return "gavel", {"objective": objective}
-    return name, {}
+    return ("hadar", {"mode": "horizon"}) if name == "hadar_horizon" else (name, {})
 
 
 def _states(folder: Path) -> dict[int, int]:
-    """Row -> steps in the last saved state."""
-    store = RunStore(folder)
-    found = {}
+    """Row -> steps of the job in its last saved state, which can be read."""
+    store, found = RunStore(folder), {}
+    checkpoints = Checkpoints(folder / "checkpoints")
     for row in range(len(store.jobs())):
         saved = store.checkpoints(row)
-        found[row] = unpack((folder / "checkpoints" / saved[0].file).read_bytes())["steps"] if saved else 0
+        found[row] = saved[0].done if saved else 0
+        for checkpoint in saved:
+            unpack(checkpoints.read(checkpoint))
     store.close()
     return found
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_measured_times_are_those_of_the_simulator(tmp_path: Path, name: str) -> None:
-    """Five jobs on five unequal nodes: total time and mean completion are as simulated, within 5 %."""
+    """Five jobs on five unequal nodes: total time and mean completion are as simulated, within a tenth."""
     scheduler, options = _named(name)
     pairs = jobs_of(400, 700, 300, 900, 500)
     outcome, _ = run_session(tmp_path, "lab_like", scheduler, pairs, options=options)
@@ -54,7 +57,7 @@ def test_measured_times_are_those_of_the_simulator(tmp_path: Path, name: str) ->
     measured = outcome.result.metrics
     assert measured["finished"] == 5
     for key in ("ttd_s", "mean_jct_s"):
-        assert measured[key] == pytest.approx(expected[key], rel=0.05), key
+        assert measured[key] == pytest.approx(expected[key], rel=0.1), key
     assert measured["cru"] == pytest.approx(expected["cru"], abs=0.05)
     assert _states(tmp_path) == dict(enumerate((400, 700, 300, 900, 500)))
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from scripted_workers import ScriptedWorkers
 
-from hadoppler.baselines.cluster import make_scheduler
+from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, Job, SimulationRules
 from hadoppler.real_system.cluster import live_run, session
 from hadoppler.real_system.cluster.job_rates import JobRates

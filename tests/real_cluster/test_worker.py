@@ -148,7 +148,7 @@ def test_states_are_saved_on_the_way(worker: Threaded) -> None:
     assert not of_kind(worker.run(train(spec(), 35, save_every=0)), Saved)
     assert [a.steps for a in of_kind(worker.run(train(spec(), 20, save_every=10)), Saved)] == [
         10
-    ]  # the end has the last
+    ]
 
 
 def test_a_job_that_fails_does_not_take_the_worker_along(worker: Threaded) -> None:

@@ -56,7 +56,7 @@ FREE = ("resume", "tracking", "pictures", "linger_s", "quiet_s", "tries", "backe
 """Settings that may change when a run goes on."""
 
 ConfigStore.instance().store(name="run_schema", node=RunConfig, provider="hadoppler")
-OmegaConf.register_new_resolver("continued", lambda folder, fresh: folder if folder else fresh, replace=True)
+OmegaConf.register_new_resolver("continued", lambda folder, there, fresh: there if folder else fresh, replace=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -59,6 +59,12 @@ def hear(backend: Backend, enough: Callable[[Heard], bool], timeout: float = 15.
     return heard
 
 
+def hear_for(backend: Backend, seconds: float) -> Heard:
+    """All that is said in some seconds."""
+    until = time.monotonic() + seconds
+    return hear(backend, lambda _: time.monotonic() >= until)
+
+
 def shown(said: tuple[int, Answer]) -> str:
     """Short, without the states."""
     return f"{said[0]}: {str(said[1])[:90]}"

@@ -146,9 +146,7 @@ def test_states_are_saved_on_the_way(worker: Threaded) -> None:
     assert [answer.steps for answer in saved] == [10, 20, 30]
     assert [unpack(answer.state)["steps"] for answer in saved] == [10, 20, 30]
     assert not of_kind(worker.run(train(spec(), 35, save_every=0)), Saved)
-    assert [a.steps for a in of_kind(worker.run(train(spec(), 20, save_every=10)), Saved)] == [
-        10
-    ]
+    assert [a.steps for a in of_kind(worker.run(train(spec(), 20, save_every=10)), Saved)] == [10]
 
 
 def test_a_job_that_fails_does_not_take_the_worker_along(worker: Threaded) -> None:

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
 from pickle import UnpicklingError
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 from .backend import Slot, WorkerError
 from .messages import Answer, Command, Lost, Quit, Ready
 from .pipes import Sender
-from .worker import ENVIRONMENT
+from .worker import ENVIRONMENT, drain
 
 HOST = "127.0.0.1"
 LOOK_S = 0.5
@@ -89,11 +89,7 @@ class LocalBackend:
         Raises:
             WorkerError: a worker cannot be started.
         """
-        found = []
-        with suppress(Empty):
-            found.append(self._answers.get(timeout=max(0.0, timeout)))
-            while True:
-                found.append(self._answers.get_nowait())
+        found = drain(self._answers, timeout)
         for slot, answer in found:
             self._count_starts(slot, answer)
         return found
@@ -150,11 +146,10 @@ class WorkerProcess:
         self.slot, self._answers = slot, answers
         self._connection, theirs = Pipe()
         program = PROGRAM.format(path=sys.path, number=theirs.fileno())
-        loopback = "lo0" if sys.platform == "darwin" else "lo"
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", program],
-                env=os.environ | ENVIRONMENT | {"GLOO_SOCKET_IFNAME": loopback},
+                env=os.environ | ENVIRONMENT | loopback(),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],  # its own and no other's, or it would not be seen that one is closed
             )
@@ -197,15 +192,20 @@ def _how_it_ended(code: int) -> str:
     return signal.Signals(-code).name
 
 
-def host_store() -> tuple[Any, int]:
-    """The store where ranks of gangs meet, reachable from this machine only, and its port.
+def loopback() -> dict[str, str]:
+    """What keeps gangs from asking for this machine's name, and from any other network than its own."""
+    return {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"}
+
+
+def host_store(host: str = HOST) -> tuple[Any, int]:
+    """The store where ranks of gangs meet, reachable under one address only, and its port.
 
     Raises:
         OSError: there is no free port.
     """
     from torch.distributed import TCPStore
 
-    listener = socket.create_server((HOST, 0))
+    listener = socket.create_server((host, 0))
     port = int(listener.getsockname()[1])
-    store = TCPStore(HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    store = TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     return store, port

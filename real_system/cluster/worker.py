@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...envs.errors import HadopplerError
 from .meeting import Meeting, PeerError
@@ -47,6 +47,16 @@ class Channel:
     def send(self, answer: Answer) -> None:
         """Say something."""
         self.outbox.put(answer)
+
+
+def drain(queue: SimpleQueue[Any], timeout: float) -> list[Any]:
+    """All that is in a queue; waits up to ``timeout`` seconds for the first."""
+    found = []
+    with suppress(Empty):
+        found.append(queue.get(timeout=max(0.0, timeout)))
+        while True:
+            found.append(queue.get_nowait())
+    return found
 
 
 @dataclass(eq=False)
@@ -177,7 +187,10 @@ def _sentence(spec: JobSpec, error: Exception) -> str:
 
 
 def prepare_torch() -> None:
-    """Import torch, and let it do what it does only once, so that the first step of the first job is no slower."""
+    """Import torch, and let it do what it does only once, so that the first step of the first job is no slower.
+
+    To be called by the thread that trains: how many threads OpenMP uses is a setting of each thread.
+    """
     import torch
 
     torch.set_num_threads(1)

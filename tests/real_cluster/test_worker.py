@@ -16,7 +16,7 @@ from worker_talk import Heard, hear, of_kind, over, some, spec, train
 
 from hadoppler.real_system.cluster.learner import Learner, unpack
 from hadoppler.real_system.cluster.messages import Command, Ended, Failed, Progress, Quit, Ready, Saved, Started, Stop
-from hadoppler.real_system.cluster.worker import Channel, Worker
+from hadoppler.real_system.cluster.worker import Channel, Worker, prepare_torch
 
 
 class Threaded:
@@ -25,10 +25,13 @@ class Threaded:
     slots, meeting = (), ("nowhere", 0)
 
     def __init__(self) -> None:
-        torch.set_num_threads(1)
         self.channel = Channel()
-        self.thread = threading.Thread(target=Worker(self.channel).run, daemon=True)
+        self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
+
+    def _work(self) -> None:
+        prepare_torch()  # here: OpenMP counts threads per thread
+        Worker(self.channel).run()
 
     def send(self, slot: int, command: Command) -> None:
         self.channel.put(command)

@@ -24,7 +24,8 @@ from rich.table import Table
 
 from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, SimulationRules, Workload, simulate
-from hadoppler.real_system.cluster.backend import Backend
+from hadoppler.real_system.cluster.crew import Crew
+from hadoppler.real_system.cluster.emulation import OwnPace, node_speeds
 from hadoppler.real_system.cluster.job_rates import JobRates
 from hadoppler.real_system.cluster.local import LocalBackend
 from hadoppler.real_system.cluster.session import Session
@@ -54,14 +55,14 @@ def jobs_of(count: int, seed: int) -> Workload:
     return task_workload(jobs=count, steps=(round(0.5 * steps), round(1.5 * steps)), seed=seed)
 
 
-def measure(backend: Backend, cluster: Cluster, label: str, count: int, seed: int, folder: Path) -> Row:
+def measure(crew: Crew, cluster: Cluster, label: str, count: int, seed: int, folder: Path) -> Row:
     """One run, and its simulation."""
     name, options = SCHEDULERS[label]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     pairs = pair_jobs(jobs_of(count, seed), seed)
     rates = JobRates(cluster, base_s=BASE_S, rates="formula" if label == "hadare" else "table")
-    session = Session(folder, cluster, make_scheduler(name, **options), backend, rates, RULES, seed=seed)
+    session = Session(folder, cluster, make_scheduler(name, **options), crew, rates, RULES, seed=seed)
     begin = time.perf_counter()
     outcome = session.run(pairs)
     wall = time.perf_counter() - begin
@@ -113,7 +114,8 @@ def compute(part: str, folder: Path, quick: bool) -> list[Row]:
                         backend.close()
                     backend, at_work = LocalBackend(slots_of(cluster)), name
                     backend.start()
-                found = [measure(backend, cluster, label, count, seed, folder / "run")]
+                    crew = Crew(backend, cluster, OwnPace(node_speeds(cluster)))
+                found = [measure(crew, cluster, label, count, seed, folder / "run")]
                 with path.open("a") as file:
                     file.write(json.dumps(found[0]) + "\n")
                 console.print(f"{key}: TTD {found[0]['ttd_s']:.1f}, simulated {found[0]['simulated_ttd_s']:.1f}")

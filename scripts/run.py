@@ -21,6 +21,7 @@ from hadoppler.scripts.run_state import held
 if TYPE_CHECKING:
     from hadoppler.envs.cluster import Cluster, Workload
     from hadoppler.real_system.cluster.backend import Backend
+    from hadoppler.real_system.cluster.crew import Crew
     from hadoppler.real_system.cluster.session import RunOutcome, Session
     from hadoppler.scripts.simulation_runs import Choice
 
@@ -133,6 +134,8 @@ def run_all(
     cluster: Cluster,
 ) -> dict[str, RunOutcome]:
     """Outcome of every scheduler; workers are started once."""
+    from hadoppler.real_system.cluster.crew import Crew
+    from hadoppler.real_system.cluster.emulation import OwnPace, node_speeds
     from hadoppler.real_system.cluster.slots import slots_of
     from hadoppler.real_system.cluster.workloads import pair_jobs
     from hadoppler.scripts.run_display import RunDisplay
@@ -140,6 +143,7 @@ def run_all(
 
     pairs = pair_jobs(workload, config.seed)
     backend: Backend = instantiate(config.backend, slots_of(cluster, emulated=config.emulate))
+    crew = Crew(backend, cluster, OwnPace(node_speeds(cluster)), quiet_s=config.quiet_s)
     outcomes: dict[str, RunOutcome] = {}
     try:
         console.print(f"{len(backend.slots)} workers start ...", highlight=False)
@@ -153,7 +157,7 @@ def run_all(
                     display.show(run)
                     told(run)
 
-                session = make_session(config, where, choice, cluster, backend, watch)
+                session = make_session(config, where, choice, cluster, crew, watch)
                 outcomes[choice.row] = go(session, pairs)
     except KeyboardInterrupt:
         console.print(
@@ -173,7 +177,7 @@ def go(session: Session, pairs: Any) -> RunOutcome:
 
 
 def make_session(
-    config: DictConfig, folder: Path, choice: Choice, cluster: Cluster, backend: Backend, watch: Callable[[Any], None]
+    config: DictConfig, folder: Path, choice: Choice, cluster: Cluster, crew: Crew, watch: Callable[[Any], None]
 ) -> Session:
     """The run of one scheduler."""
     from hadoppler.envs.cluster import SimulationRules
@@ -186,8 +190,8 @@ def make_session(
         config.round_s, config.restart_s, config.early_refill, config.mixed_rate, config.consolidation_s
     )
     settings = RunSettings(config.save_every, config.tries)
-    more = {"clock": config.clock, "seed": config.seed, "linger_s": config.linger_s, "quiet_s": config.quiet_s}
-    return Session(folder, cluster, choice.make(), backend, rates, rules, settings, watch=watch, **more)
+    more = {"clock": config.clock, "seed": config.seed, "linger_s": config.linger_s}
+    return Session(folder, cluster, choice.make(), crew, rates, rules, settings, watch=watch, **more)
 
 
 def _job_rows(outcomes: dict[str, RunOutcome]) -> list[dict[str, Any]]:

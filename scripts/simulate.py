@@ -171,7 +171,7 @@ def chosen_schedulers(config: DictConfig) -> list[Choice]:
             raise
         except (TypeError, ValueError) as error:
             raise CommandError(f"scheduler.{row} cannot take {options} ({error}).") from error
-        if config.mechanism is not None and not hasattr(scheduler, "policy"):
+        if "mechanism" in config and config.mechanism is not None and not hasattr(scheduler, "policy"):
             raise CommandError(f"mechanism=gavel runs gavel and replay, and scheduler.{row} is neither; leave it out.")
         choices.append(choice)
     return choices

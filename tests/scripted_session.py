@@ -12,6 +12,7 @@ from scripted_workers import ScriptedWorkers
 from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, Job, SimulationRules
 from hadoppler.real_system.cluster import live_run, session
+from hadoppler.real_system.cluster.crew import QUIET_S, Crew
 from hadoppler.real_system.cluster.job_rates import JobRates
 from hadoppler.real_system.cluster.session import RunOutcome, Session
 from hadoppler.real_system.cluster.training_job import JobSpec
@@ -40,7 +41,8 @@ def make_session(
     rules = more.pop("rules", RULES)
     options = more.pop("options", {})
     made = make_scheduler(scheduler, **options)
-    return Session(folder, where, made, found, rates, rules, **more), found
+    crew = Crew(found, where, rates.pace, lambda: found.now, more.pop("quiet_s", QUIET_S))
+    return Session(folder, where, made, crew, rates, rules, **more), found
 
 
 def run_session(

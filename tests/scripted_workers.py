@@ -20,6 +20,7 @@ from hadoppler.real_system.cluster.messages import (
     EndReason,
     Failed,
     Lost,
+    Prepare,
     Progress,
     Ready,
     Saved,
@@ -100,7 +101,9 @@ class ScriptedWorkers:
     def send(self, slot: int, command: Command) -> None:
         if slot in self._gone:
             return
-        if isinstance(command, Train):
+        if isinstance(command, Prepare):
+            self._out.append((slot, Ready(slot)))
+        elif isinstance(command, Train):
             self.started.append(command)
             gang = self._gangs.setdefault(command.gang, Working(command, received=self.now))
             gang.slots[command.rank] = slot

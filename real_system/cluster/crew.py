@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from ...envs.cluster import Cluster
 from ...envs.cluster.scheduler import Integers
 from .backend import Backend, WorkerError
-from .messages import Answer, Ended, Failed, Lost, Progress, Ready, Saved, Started, Stop, Train
+from .messages import Answer, Ended, Failed, Lost, Prepare, Progress, Ready, Saved, Started, Stop, Train
 from .shares import sample_shares
 from .training_job import JobSpec
 
@@ -128,7 +128,22 @@ class Crew:
         self.gangs: dict[int, Gang] = {}
         self._idle: set[int] = set()
         self._gone: set[int] = set(range(len(backend.slots)))
+        self._tasks: tuple[Any, ...] = ()
+        self._preparing: set[int] = set()
         self._next = 0
+
+    def prepare(self, specs: Iterable[JobSpec]) -> None:
+        """Let all workers, and those that will take their places, get ready for jobs like these."""
+        tasks = [(spec.task, tuple(sorted(spec.options.items()))) for spec in specs]
+        self._tasks = tuple(dict.fromkeys((*self._tasks, *tasks)))
+        for slot in sorted(self._idle):
+            self._prepare(slot)
+
+    def _prepare(self, slot: int) -> None:
+        self._idle.discard(slot)
+        self._gone.add(slot)
+        self._preparing.add(slot)
+        self.backend.send(slot, Prepare(self._tasks))
 
     def wait_for_all(self, timeout: float = 120.0) -> None:
         """Wait until every worker is ready.
@@ -252,6 +267,10 @@ class Crew:
 
     def _hear(self, slot: int, answer: Answer) -> list[News]:
         if isinstance(answer, Ready):
+            if self._tasks and slot not in self._preparing:
+                self._prepare(slot)
+                return []
+            self._preparing.discard(slot)
             self._gone.discard(slot)
             self._idle.add(slot)
             return [News("back", slot=slot)]
@@ -294,6 +313,7 @@ class Crew:
     def _lose(self, slot: int, reason: str) -> list[News]:
         """A worker is gone: so is its gang, as soon as its other ranks have noticed."""
         self._idle.discard(slot)
+        self._preparing.discard(slot)
         self._gone.add(slot)
         self.backend.restart(slot)
         found = [News("gone", slot=slot, reason=reason)]

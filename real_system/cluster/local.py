@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
 from pickle import UnpicklingError
-from queue import SimpleQueue
+from queue import Queue
 from typing import Any
 
 from .backend import Slot, WorkerError
@@ -54,7 +54,7 @@ class LocalBackend:
     def __init__(self, slots: Sequence[Slot]) -> None:
         self.slots = tuple(slots)
         self.meeting = (HOST, 0)
-        self._answers: SimpleQueue[tuple[int, Answer]] = SimpleQueue()
+        self._answers: Queue[tuple[int, Answer]] = Queue()
         self._workers: list[WorkerProcess] = []
         self._false_starts = [0] * len(self.slots)
         self._store: Any = None
@@ -142,7 +142,7 @@ class WorkerProcess:
         OSError: the process cannot be started.
     """
 
-    def __init__(self, slot: int, answers: SimpleQueue[tuple[int, Answer]]) -> None:
+    def __init__(self, slot: int, answers: Queue[tuple[int, Answer]]) -> None:
         self.slot, self._answers = slot, answers
         self._connection, theirs = Pipe()
         program = PROGRAM.format(path=sys.path, number=theirs.fileno())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from .training_job import JobSpec
 
@@ -58,11 +58,18 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Prepare:
+    """Get ready for jobs of these tasks, (name, options) each: import them and load their data; ``Ready`` follows."""
+
+    tasks: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+
+
+@dataclass(frozen=True)
 class Quit:
     """End the process."""
 
 
-Command = Train | Stop | Quit
+Command = Train | Stop | Prepare | Quit
 
 
 @dataclass(frozen=True)

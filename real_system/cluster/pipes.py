@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
+from queue import Queue
 from typing import Any
 
 
@@ -19,8 +19,8 @@ class Sender:
         queue: of what is sent, ended by None; a new one by default.
     """
 
-    def __init__(self, connection: Connection, queue: SimpleQueue[Any] | None = None) -> None:
-        self.queue: SimpleQueue[Any] = SimpleQueue() if queue is None else queue
+    def __init__(self, connection: Connection, queue: Queue[Any] | None = None) -> None:
+        self.queue: Queue[Any] = Queue() if queue is None else queue
         self._thread = threading.Thread(target=self._write, args=(connection,), name="sender", daemon=True)
         self._thread.start()
 

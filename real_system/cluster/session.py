@@ -13,9 +13,8 @@ from ...envs.cluster import Cluster, ClusterResult, Job, Scheduler, SimulationRu
 from ...envs.cluster.estimator import RateEstimator
 from ...envs.cluster.scheduler import begin
 from ...envs.cluster.simulator import drive
-from .backend import Backend
 from .checkpoints import Checkpoints
-from .crew import QUIET_S, Crew
+from .crew import Crew
 from .decisions import FILE as DECISIONS, DecisionLog, read_decisions, replay
 from .job_rates import JobRates
 from .job_source import JobSource
@@ -58,7 +57,7 @@ class Session:
 
     Attributes:
         folder: of the run; its database, checkpoints and decisions go there.
-        cluster, scheduler, backend: nodes, who decides, and the workers, already started.
+        cluster, scheduler, crew: nodes, who decides, and the workers; their clock and pace are the session's.
         rates: of jobs on the nodes.
         rules: of rounds; ``restart_s`` and ``consolidation_s`` are what is allowed for them.
         settings: how jobs are run.
@@ -66,14 +65,13 @@ class Session:
         seed: of the scheduler's draws.
         explain: ask the scheduler for its reasons.
         linger_s: seconds for which a run without jobs waits for more.
-        quiet_s: silence after which a worker that trains has stalled.
         watch: called whenever something happened.
     """
 
     folder: Path
     cluster: Cluster
     scheduler: Scheduler
-    backend: Backend
+    crew: Crew
     rates: JobRates
     rules: SimulationRules
     settings: RunSettings = field(default_factory=RunSettings)
@@ -81,7 +79,6 @@ class Session:
     seed: int = 0
     explain: bool = False
     linger_s: float = 0.0
-    quiet_s: float = QUIET_S
     watch: Callable[[RealRun], None] | None = None
 
     def run(self, pairs: Pairs) -> RunOutcome:
@@ -117,6 +114,9 @@ class Session:
 
     def _drive(self, store: RunStore, pairs: Pairs, resumed: bool) -> RunOutcome:
         self.rates.prepare(spec for _, spec in pairs)
+        self.crew.pace = self.rates.pace
+        self.crew.prepare(spec for _, spec in pairs)
+        self.crew.wait_for_all()
         tracker = JobTracker(Checkpoints(self.folder / "checkpoints"), store)
         if resumed and self.clock == "nominal":
             (self.folder / DECISIONS).unlink(missing_ok=True)
@@ -126,7 +126,6 @@ class Session:
         for sentence in problems:
             run.note("broken checkpoint", None, sentence)
         try:
-            run.crew.wait_for_all()
             seconds = drive(run, self.scheduler, None)
         except BaseException:
             if isinstance(run, LiveRun):
@@ -150,8 +149,7 @@ class Session:
         tracker.add([spec for _, spec in pairs])
         problems = tracker.recover() if resumed else []
         self._begin(workload)
-        crew = Crew(self.backend, self.cluster, self.rates.pace, quiet_s=self.quiet_s)
-        parts = {"crew": crew, "tracker": tracker, "store": store, "decisions": decisions}
+        parts = {"crew": self.crew, "tracker": tracker, "store": store, "decisions": decisions}
         return NominalRun(workload, self.cluster, self.rules, **parts, **self._how(None)), problems
 
     def _live(
@@ -167,15 +165,14 @@ class Session:
         tracker.add([spec for _, spec in here])
         problems = tracker.recover()
         self._begin(self._workload(job for job, _ in pairs))
-        clock = WallClock(float(books["time"]) if books else 0.0)
-        crew = Crew(self.backend, self.cluster, self.rates.pace, clock, self.quiet_s)
+        self.crew.clock = WallClock(float(books["time"]) if books else 0.0)
         later = [pair for pair in pairs if pair[0].id not in names]
         source = JobSource(store, self.rates, later, self.linger_s)
         estimates = self.rates.estimates()
         estimator = None
         if estimates is not None:
             estimator = RateEstimator.from_table(estimates, workload, self.cluster, self.rules.mixed_rate)
-        parts = {"crew": crew, "tracker": tracker, "store": store, "decisions": decisions}
+        parts = {"crew": self.crew, "tracker": tracker, "store": store, "decisions": decisions}
         run = LiveRun(workload, self.cluster, self.rules, **parts, **self._how(estimator), outside=source)
         if books is not None:
             self._remember(estimator)

@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import TYPE_CHECKING, Any
 
 from ...envs.errors import HadopplerError
 from .meeting import Meeting, PeerError
-from .messages import Answer, Command, Ended, EndReason, Failed, Quit, Ready, Stop, Train
+from .messages import Answer, Command, Ended, EndReason, Failed, Prepare, Quit, Ready, Stop, Train
 from .rank import Rank
-from .training_job import JobSpec
+from .training_job import JobSpec, make_training_job
 
 if TYPE_CHECKING:
     from .learner import Learner
@@ -28,11 +28,14 @@ MakeLearner = Callable[[JobSpec, str], "Learner"]
 
 
 class Channel:
-    """What a worker hears and says; whoever made the worker carries both on, in other threads."""
+    """What a worker hears and says; whoever made the worker carries both on, in other threads.
+
+    Not ``SimpleQueue``: with a timeout CPython 3.11's can wait for ever, as ``placement.links`` tells.
+    """
 
     def __init__(self) -> None:
-        self.outbox: SimpleQueue[Answer] = SimpleQueue()
-        self._inbox: SimpleQueue[tuple[float, Command]] = SimpleQueue()
+        self.outbox: Queue[Answer] = Queue()
+        self._inbox: Queue[tuple[float, Command]] = Queue()
 
     def put(self, command: Command) -> None:
         """Let the worker hear a command; the moment is noted."""
@@ -49,7 +52,7 @@ class Channel:
         self.outbox.put(answer)
 
 
-def drain(queue: SimpleQueue[Any], timeout: float) -> list[Any]:
+def drain(queue: Queue[Any], timeout: float) -> list[Any]:
     """All that is in a queue; waits up to ``timeout`` seconds for the first."""
     found = []
     with suppress(Empty):
@@ -111,6 +114,9 @@ class Worker:
         elif isinstance(command, Stop):
             for task in self._tasks:
                 task.stopped |= task.train.gang == command.gang
+        elif isinstance(command, Prepare):
+            prepare_tasks(command)
+            self.channel.send(Ready(os.getpid()))
         elif isinstance(command, Quit):
             raise SystemExit
 
@@ -184,6 +190,15 @@ def _sentence(spec: JobSpec, error: Exception) -> str:
         return str(error)
     reason = (str(error).strip().splitlines() or [""])[0]
     return f"job {spec.id!r}: its task {spec.task} failed ({type(error).__name__}: {reason})."
+
+
+def prepare_tasks(command: Prepare) -> None:
+    """Import tasks and load their data, which lasts; what is wrong with one is told when a job of it begins."""
+    for name, options in command.tasks:
+        with suppress(Exception):
+            job = make_training_job(name, dict(options))
+            job.model()
+            job.data()
 
 
 def prepare_torch() -> None:

@@ -92,6 +92,10 @@ def check_numbers(config: DictConfig) -> None:
         raise CommandError(f"rates is {config.rates!r}; expected formula or table.")
     if config.clock == "nominal" and config.rates != "table":
         raise CommandError("clock=nominal goes by the table; give rates=table with it.")
+    if config.rates == "table" and not config.emulate:
+        raise CommandError("rates=table needs emulated nodes, whose rates are known; use rates=formula.")
+    if config.base_s is not None and not config.base_s > 0:
+        raise CommandError(f"base_s is {config.base_s}; expected seconds above 0, or null to measure.")
     if config.seed < 0 or config.save_every < 1 or config.tries < 1:
         raise CommandError(
             f"seed is {config.seed}, save_every {config.save_every}, tries {config.tries}; expected whole numbers, the "

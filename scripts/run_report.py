@@ -101,7 +101,7 @@ def print_run(
     for row in rows:
         for prefix, label in (("", "measured"), ("simulated_", "simulated")):
             if f"{prefix}ttd_s" in row:
-                figures = [f"{row[f'{prefix}{key}']:.3g}" for key in ("ttd_s", "mean_jct_s", "cru", "gru", "restarts")]
+                figures = [f"{row[f'{prefix}{key}']:.3g}" for key in ("ttd_s", "mean_jct_s", "cru", "restarts")]
                 own = (
                     [str(row["finished"]), f"{row['restart_s']:.3f}", str(row["overruns"])] if not prefix else [""] * 3
                 )
@@ -122,7 +122,7 @@ def print_run(
 
 def print_jobs(console: Console, outcomes: Mapping[str, RunOutcome]) -> None:
     """Completion time and quality of each job under each scheduler."""
-    table = Table(title="jobs: completion time [s], quality on held-out samples")
+    table = Table(title="jobs: seconds to completion, quality on held-out samples")
     table.add_column("job")
     for name in outcomes:
         table.add_column(escape(name))

@@ -60,7 +60,7 @@ class LiveRun(RealRun):
         self._refilling = False
         self._wanted: Allocation = Allocation.empty()
         self._measured: Floats = np.zeros(0)
-        self.time = self._origin = self.crew.clock()
+        self.time = self._origin = 0.0
 
     def next_view(self) -> ClusterView | None:
         """As of ``Simulation``; who has come, and what was asked of the run from outside, is dealt with before."""

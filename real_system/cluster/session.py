@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from ...envs.cluster import Cluster, ClusterResult, Job, Scheduler, SimulationRules, Workload
+from ...envs.cluster import Cluster, ClusterResult, Job, Scheduler, SimulationRules, Workload, simulate
 from ...envs.cluster.estimator import RateEstimator
 from ...envs.cluster.scheduler import begin
 from ...envs.cluster.simulator import drive
@@ -125,6 +127,9 @@ class Session:
         run, problems = make(store, tracker, decisions, pairs, resumed)
         for sentence in problems:
             run.note("broken checkpoint", None, sentence)
+        self._compile(run.workload if len(run.workload) else self._workload(job for job, _ in pairs))
+        if self.clock == "wall":
+            self.crew.clock = WallClock(run.time)  # only now: nothing but the run shall take of its time
         try:
             seconds = drive(run, self.scheduler, None)
         except BaseException:
@@ -165,7 +170,6 @@ class Session:
         tracker.add([spec for _, spec in here])
         problems = tracker.recover()
         self._begin(self._workload(job for job, _ in pairs))
-        self.crew.clock = WallClock(float(books["time"]) if books else 0.0)
         later = [pair for pair in pairs if pair[0].id not in names]
         source = JobSource(store, self.rates, later, self.linger_s)
         estimates = self.rates.estimates()
@@ -185,6 +189,12 @@ class Session:
         for decision in read_decisions(self.folder, self.cluster) if estimator is not None else ():
             if decision.gangs is not None and decision.measured is not None and estimator is not None:
                 estimator.observe(decision.gangs, decision.measured)
+
+    def _compile(self, workload: Workload) -> None:
+        """Let a copy of the scheduler decide once in a simulation, so that no decision waits for a compiler."""
+        jobs = (replace(workload.jobs[0], arrival=0.0, steps=1.0),)
+        with suppress(Exception):  # the true run tells what is wrong
+            simulate(replace(workload, jobs=jobs), self.cluster, deepcopy(self.scheduler), log=False, max_rounds=3)
 
     def _workload(self, jobs: Iterable[Job]) -> Workload:
         return Workload(tuple(jobs), self.rates.table(), name=self.folder.name)

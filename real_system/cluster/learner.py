@@ -205,7 +205,7 @@ class Learner:
         if len(batch[0]) < total:
             loss = loss * (len(batch[0]) / total)
         with self._user_code(f"the gradient at batch {at}"):
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
     def _add_up(self, loss: float, reduce: Reduce) -> float:

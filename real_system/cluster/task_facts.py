@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...envs.cluster.facts import ModelFacts
 from .training_job import JobSpec
@@ -66,11 +68,24 @@ def _forward(learner: Learner, batch: Tensors) -> tuple[float, int]:
         return tensor
 
     counter = FlopCounterMode(display=False)
-    # oneDNN computes a recurrent layer in one call, in which nothing can be counted
-    with torch.backends.mkldnn.flags(enabled=False), counter, torch.autograd.graph.saved_tensors_hooks(note, _same):
+    with _without_onednn(), counter, torch.autograd.graph.saved_tensors_hooks(note, _same):
         loss = learner.loss(batch)
     del loss  # it was alive until here, so that no memory was used twice
     return float(counter.get_total_flops()), sum(kept.values())
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    """It computes a recurrent layer in one call, in which nothing can be counted."""
+    import torch
+
+    onednn: Any = torch.backends.mkldnn
+    before = onednn.enabled
+    onednn.enabled = False
+    try:
+        yield
+    finally:
+        onednn.enabled = before
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:

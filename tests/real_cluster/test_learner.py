@@ -52,7 +52,7 @@ class Small(TrainingJob):
             raise OSError("no data")
         generator = torch.Generator().manual_seed(7)
         inputs = torch.randn(100, 3, generator=generator)
-        target = inputs.prod(1, keepdim=True)
+        target = inputs.prod(1, keepdim=True) + inputs[:, :1]
         return {
             "list": [inputs],
             "short": Data((inputs, target[:50]), (inputs, target)),
@@ -88,7 +88,7 @@ class Small(TrainingJob):
         return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
 
     def learning_rate(self, step: float) -> float:
-        return float(np.cos(step / 40))
+        return 1.0 / (1.0 + step / 40)
 
 
 def learner(batch_size: int = 8, seed: int = 3, **options: Any) -> Learner:
@@ -211,9 +211,9 @@ def test_the_learning_rate_follows_the_position_and_states_carry_the_base() -> N
     one, two = (learner(adam=False, dropped=0.0) for _ in range(2))
     before = [p.detach().clone() for p in one.model.parameters()]
     one.step(0, 1, slice(0, 8))
-    two.step(0, 1, slice(0, 8), rate_at=30.0)
+    two.step(0, 1, slice(0, 8), rate_at=10.0)
     for start, whole, part in zip(before, one.model.parameters(), two.model.parameters(), strict=True):
-        torch.testing.assert_close(part - start, (whole - start) * float(np.cos(0.75)), rtol=1e-3, atol=1e-7)
+        torch.testing.assert_close(part - start, (whole - start) * 0.8, rtol=1e-3, atol=1e-7)
     assert two.optimizer.param_groups[0]["lr"] == 0.01
 
 

@@ -51,7 +51,7 @@ class Diabetes(TrainingJob):
         return {"squared_error": self.step(model, samples).item()}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        return torch.optim.SGD(model.parameters(), lr=2e-4, momentum=0.9, weight_decay=1e-2)
 
 
 @lru_cache(maxsize=1)

@@ -58,7 +58,7 @@ class Cifar10(TrainingJob):
         images, labels = samples
         right = [
             (model(_scaled(some)).argmax(1) == truth).sum().item()
-            for some, truth in zip(images.split(EVALUATED), labels.split(EVALUATED), strict=True)
+            for some, truth in zip(torch.split(images, EVALUATED), torch.split(labels, EVALUATED), strict=True)
         ]
         return {"accuracy": sum(right) / len(labels)}
 

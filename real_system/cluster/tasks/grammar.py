@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-DETERMINERS, ADJECTIVES, NOUNS, VERBS, ADVERBS = 2, 16, 24, 16, 8
+DETERMINERS, ADJECTIVES, NOUNS, VERBS, ADVERBS = 2, 40, 80, 40, 8
 PAD, BEGIN, END = 0, 1, 2
 SOURCE_LENGTH, TARGET_LENGTH = 8, 11
 """Words of the longest sentence; in the target with ``BEGIN`` and ``END``."""

@@ -19,7 +19,7 @@ from ..training_job import Data, TrainingJob, TrainingJobError
 if TYPE_CHECKING:
     from ..training_job import Tensors
 
-LENGTH = 32
+LENGTH = 24
 """Bytes that are predicted in a sample."""
 SAMPLES_HELD_OUT = 1024
 """At most so many, evenly spread."""
@@ -44,7 +44,7 @@ class NextByte(nn.Module):
 
 
 class ByteJob(TrainingJob):
-    """Predict each byte of a text from those before it, in pieces of 32; bits a byte on a text that is held out.
+    """Predict each byte of a text from those before it, in pieces of 24; bits a byte on a text that is held out.
 
     Args:
         hidden: width of the LSTM.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -23,7 +23,13 @@ class Translator(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        layer = {"d_model": width, "nhead": 4, "dim_feedforward": 2 * width, "dropout": 0.0, "batch_first": True}
+        layer: dict[str, Any] = {
+            "d_model": width,
+            "nhead": 4,
+            "dim_feedforward": 2 * width,
+            "dropout": 0.0,
+            "batch_first": True,
+        }
         self.source = nn.Embedding(SOURCE_WORDS, width)
         self.target = nn.Embedding(TARGET_WORDS, width)
         self.positions = nn.Embedding(max(SOURCE_LENGTH, TARGET_LENGTH), width)
@@ -60,7 +66,7 @@ class Translation(TrainingJob):
 
     quality = "exact_match"
 
-    def __init__(self, width: int = 48) -> None:
+    def __init__(self, width: int = 32) -> None:
         self.width = width
 
     def model(self) -> nn.Module:
@@ -77,14 +83,14 @@ class Translation(TrainingJob):
 
     def evaluate(self, model: nn.Module, samples: Tensors) -> dict[str, float]:
         source, target = samples
-        right = (greedy(model, source) == target).all(1)
+        right = (greedy(cast(Translator, model), source) == target).all(1)
         return {"exact_match": right.double().mean().item(), "loss": self.step(model, samples).item()}
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.Adam(model.parameters(), lr=2e-3)
+        return torch.optim.Adam(model.parameters(), lr=1e-3)
 
 
-def greedy(model: nn.Module, source: torch.Tensor) -> torch.Tensor:
+def greedy(model: Translator, source: torch.Tensor) -> torch.Tensor:
     """Translations [N, TARGET_LENGTH] word by word, each time the likeliest; ``PAD`` behind ``END``."""
     memory = model.encode(source)
     found = torch.full((len(source), 1), BEGIN, dtype=torch.int64, device=source.device)

@@ -143,7 +143,7 @@ def _allocation_to(allocation: Allocation) -> dict[str, Any]:
 
 
 def _allocation_from(content: Mapping[str, Any]) -> Allocation:
-    arrays = {name: np.array(content[name], dtype=np.int64) for name in _ALLOCATION}
+    arrays: dict[str, Any] = {name: np.array(content[name], dtype=np.int64) for name in _ALLOCATION}
     share = np.array(content["share"], dtype=np.float64) if "share" in content else None
     return Allocation(**arrays, share=share, refused=tuple(content["refused"]))
 

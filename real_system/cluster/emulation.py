@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...envs.cluster import Cluster, ThroughputTable
-from ...envs.cluster.job import join_kind
+from ...envs.cluster import Cluster
 from ...envs.cluster.scheduler import Floats
 from ...envs.errors import ClusterError
 from .training_job import JobSpec
@@ -56,16 +55,6 @@ class EmulatedPace:
     def speeds(self, spec: JobSpec) -> Sequence[float]:
         """As of ``Pace``."""
         return self.speed.tolist()
-
-    def table(self, cluster: Cluster, workers: Sequence[int]) -> ThroughputTable:
-        """Steps/s of gangs at this pace: W workers do W steps in the time of one, in one node or spread."""
-        entries = [
-            (join_kind(task, batch), count, kind, count * speed / base, count * speed / base)
-            for (task, batch), base in self.base_s.items()
-            for count in sorted(set(workers))
-            for kind, speed in zip(cluster.types, self.speed.tolist(), strict=True)
-        ]
-        return ThroughputTable.build(entries, "emulated nodes")
 
 
 @dataclass(frozen=True)

@@ -89,12 +89,11 @@ class JobRates:
         if not self.emulated:
             return dict(GPUS)
         return {
-            kind: GpuFacts(*(speed * value for value in CORE_VALUES), "emulated")
+            kind: GpuFacts(
+                speed * CORE.flops_per_s, speed * CORE.memory_bytes_per_s, speed * CORE.pcie_bytes_per_s, "emulated"
+            )
             for kind, speed in zip(self.cluster.types, self._speed.tolist(), strict=True)
         }
-
-
-CORE_VALUES = (CORE.flops_per_s, CORE.memory_bytes_per_s, CORE.pcie_bytes_per_s)
 
 
 def step_seconds(spec: JobSpec, steps: int = MEASURED_STEPS) -> float:

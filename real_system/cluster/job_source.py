@@ -142,7 +142,7 @@ def read_submitted(content: Mapping[str, Any], name: str, seed: int) -> JobSpec:
     options = dict(content.get("options") or {})
     task = make_training_job(str(content["task"]), options)
     batch = whole.get("batch_size", task.batch_size)
-    seed = int(content.get("seed") if content.get("seed") is not None else seed)
+    seed = seed if content.get("seed") is None else int(content["seed"])
     return JobSpec(
         str(content.get("id") or name),
         str(content["task"]),

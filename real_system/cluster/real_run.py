@@ -64,10 +64,11 @@ class Overheads:
     consolidations: list[float] = field(default_factory=list)
 
 
-class RealRun(Simulation):
-    """What both clocks share: gangs are started and stopped as decided, and their steps are booked as they were done.
+@dataclass(frozen=True, eq=False)
+class RunParts:
+    """What a run works with.
 
-    Args:
+    Attributes:
         crew: the workers, all ready.
         tracker: the jobs' steps and states.
         store: of the run.
@@ -76,25 +77,35 @@ class RealRun(Simulation):
         watch: called whenever something happened, with the run.
     """
 
+    crew: Crew
+    tracker: JobTracker
+    store: RunStore
+    decisions: DecisionLog
+    settings: RunSettings = field(default_factory=RunSettings)
+    watch: Callable[[RealRun], None] | None = None
+
+
+class RealRun(Simulation):
+    """What both clocks share: gangs are started and stopped as decided, and their steps are booked as they were done.
+
+    Args:
+        parts: workers, and where everything is kept.
+    """
+
     def __init__(
         self,
         workload: Workload,
         cluster: Cluster,
         rules: SimulationRules,
+        parts: RunParts,
         *,
-        crew: Crew,
-        tracker: JobTracker,
-        store: RunStore,
-        decisions: DecisionLog,
-        settings: RunSettings | None = None,
         mixes: bool = True,
         explain: bool = False,
         estimator: RateEstimator | None = None,
-        watch: Callable[[RealRun], None] | None = None,
     ) -> None:
         super().__init__(workload, cluster, rules, mixes=mixes, explain=explain, estimator=estimator)
-        self.crew, self.tracker, self.store, self.decisions = crew, tracker, store, decisions
-        self.settings, self.watch = settings or RunSettings(), watch
+        self.crew, self.tracker, self.store, self.decisions = parts.crew, parts.tracker, parts.store, parts.decisions
+        self.settings, self.watch = parts.settings, parts.watch
         self.posts: dict[Key, Post] = {}
         self.overheads = Overheads()
         self.overruns = 0

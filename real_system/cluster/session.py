@@ -22,7 +22,7 @@ from .job_rates import JobRates
 from .job_source import JobSource
 from .live_run import LiveRun, WallClock
 from .nominal_run import NominalRun
-from .real_run import RealRun, RunSettings
+from .real_run import RealRun, RunParts, RunSettings
 from .store import FINISHED, RunStore, StoreError
 from .tracker import JobTracker
 from .training_job import JobSpec
@@ -123,8 +123,9 @@ class Session:
         if resumed and self.clock == "nominal":
             (self.folder / DECISIONS).unlink(missing_ok=True)
         decisions = DecisionLog(self.folder)
+        parts = RunParts(self.crew, tracker, store, decisions, self.settings, self.watch)
         make = self._live if self.clock == "wall" else self._nominal
-        run, problems = make(store, tracker, decisions, pairs, resumed)
+        run, problems = make(parts, pairs, resumed)
         for sentence in problems:
             run.note("broken checkpoint", None, sentence)
         self._compile(run.workload if len(run.workload) else self._workload(job for job, _ in pairs))
@@ -144,40 +145,43 @@ class Session:
         took = run.overheads
         return RunOutcome(result, quality, took.restarts, took.consolidations, run.overruns, store.events(), problems)
 
-    def _nominal(
-        self, store: RunStore, tracker: JobTracker, decisions: DecisionLog, pairs: Pairs, resumed: bool
-    ) -> tuple[RealRun, list[str]]:
+    def _nominal(self, parts: RunParts, pairs: Pairs, resumed: bool) -> tuple[RealRun, list[str]]:
         """The whole workload from the beginning; saved steps are not made again."""
         if not resumed:
-            store.add_jobs(0, pairs)
+            parts.store.add_jobs(0, pairs)
         workload = self._workload(job for job, _ in pairs)
-        tracker.add([spec for _, spec in pairs])
-        problems = tracker.recover() if resumed else []
+        parts.tracker.add([spec for _, spec in pairs])
+        problems = parts.tracker.recover() if resumed else []
         self._begin(workload)
-        parts = {"crew": self.crew, "tracker": tracker, "store": store, "decisions": decisions}
-        return NominalRun(workload, self.cluster, self.rules, **parts, **self._how(None)), problems
+        run = NominalRun(
+            workload, self.cluster, self.rules, parts, mixes=self.scheduler.mixes, explain=self.explain
+        )
+        return run, problems
 
-    def _live(
-        self, store: RunStore, tracker: JobTracker, decisions: DecisionLog, pairs: Pairs, resumed: bool
-    ) -> tuple[RealRun, list[str]]:
+    def _live(self, parts: RunParts, pairs: Pairs, resumed: bool) -> tuple[RealRun, list[str]]:
         """Who has arrived so far; the others come at their time."""
-        books = store.fact("books") if resumed else None
-        known = store.jobs()
+        books, known = parts.store.fact("books") if resumed else None, parts.store.jobs()
         here = [(stored.job, stored.spec) for stored in known]
-        names = {job.id for job, _ in here}
         self.rates.prepare(spec for _, spec in here)
         workload = self._workload(job for job, _ in here)
-        tracker.add([spec for _, spec in here])
-        problems = tracker.recover()
+        parts.tracker.add([spec for _, spec in here])
+        problems = parts.tracker.recover()
         self._begin(self._workload(job for job, _ in pairs))
-        later = [pair for pair in pairs if pair[0].id not in names]
-        source = JobSource(store, self.rates, later, self.linger_s)
-        estimates = self.rates.estimates()
-        estimator = None
+        names = {job.id for job, _ in here}
+        source = JobSource(parts.store, self.rates, [pair for pair in pairs if pair[0].id not in names], self.linger_s)
+        estimates, estimator = self.rates.estimates(), None
         if estimates is not None:
             estimator = RateEstimator.from_table(estimates, workload, self.cluster, self.rules.mixed_rate)
-        parts = {"crew": self.crew, "tracker": tracker, "store": store, "decisions": decisions}
-        run = LiveRun(workload, self.cluster, self.rules, **parts, **self._how(estimator), outside=source)
+        run = LiveRun(
+            workload,
+            self.cluster,
+            self.rules,
+            parts,
+            mixes=self.scheduler.mixes,
+            explain=self.explain,
+            estimator=estimator,
+            outside=source,
+        )
         if books is not None:
             self._remember(estimator)
             run.restore(books, [stored.status for stored in known])
@@ -201,15 +205,6 @@ class Session:
 
     def _begin(self, workload: Workload) -> None:
         begin(self.scheduler, workload, self.cluster, self.rules.round_s, np.random.default_rng(self.seed))
-
-    def _how(self, estimator: RateEstimator | None) -> dict:
-        return {
-            "settings": self.settings,
-            "mixes": self.scheduler.mixes,
-            "explain": self.explain,
-            "estimator": estimator,
-            "watch": self.watch,
-        }
 
 
 def evaluate_jobs(store: RunStore, tracker: JobTracker) -> dict[str, dict[str, float]]:

@@ -145,8 +145,8 @@ def _links(problem: PlacementProblem, executions: Sequence[Execution]) -> tuple[
     if not size.size:
         return float(problem.latency.max()) + noticed, nominal.copy()
     link = source.astype(np.int64) * problem.d + target
-    seen, link = np.unique(link, return_inverse=True)
-    latency, rate = _latency_and_rates(link, size, seconds)
+    seen, number = np.unique(link, return_inverse=True)
+    latency, rate = _latency_and_rates(number.astype(np.int32), size, seconds)
     told = nominal.reshape(-1)[seen].mean()
     rates = nominal.reshape(-1) * (rate.mean() / told if told > 0 else 0.0)
     rates[seen] = rate

@@ -228,7 +228,11 @@ class Learner:
     def _rate(self, position: float) -> Iterator[None]:
         """The learning rates at a step; afterwards those of the job's optimiser again, which states carry."""
         groups = self.optimizer.param_groups
-        rates, factor = [group["lr"] for group in groups], self.job.learning_rate(position)
+        rates, factor = [group["lr"] for group in groups], float(self.job.learning_rate(position))
+        if not 0 <= factor < math.inf:
+            raise TrainingJobError(
+                f"learning_rate returned {factor} at step {position:g}; expected a factor from 0 up."
+            )
         for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate * factor
         try:

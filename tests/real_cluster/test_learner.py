@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -88,7 +89,7 @@ class Small(TrainingJob):
         return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
 
     def learning_rate(self, step: float) -> float:
-        return 1.0 / (1.0 + step / 40)
+        return math.nan if self.wrong == "rate" else 1.0 / (1.0 + step / 40)
 
 
 def learner(batch_size: int = 8, seed: int = 3, **options: Any) -> Learner:
@@ -371,6 +372,7 @@ def test_a_job_that_cannot_be_made(wrong: str, sentence: str) -> None:
         ("nan", "the loss is nan at batch 5"),
         ("item", "step returned a float"),
         ("many", r"step returned \[3\] numbers"),
+        ("rate", "learning_rate returned nan at step 5"),
         ("detached", "does not depend on the model's parameters"),
     ],
 )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from hadoppler.envs.cluster.facts import ModelFacts
 from hadoppler.envs.errors import GraphError, MissingExtraError, UnknownNameError
 from hadoppler.real_system.cluster.learner import Learner, pack
 from hadoppler.real_system.cluster.task_facts import task_facts
-from hadoppler.real_system.cluster.tasks import grammar, scikit_data
+from hadoppler.real_system.cluster.tasks import grammar, language, scikit_data
 from hadoppler.real_system.cluster.tasks.folders import TEST_FILE, TRAIN_FILES, Cifar10, Text
 from hadoppler.real_system.cluster.training_job import (
     TASKS,
@@ -140,6 +144,34 @@ def test_tasks_learn_and_repeat_themselves(task: str) -> None:
     assert sign * new.evaluate()[name] < sign * bar < sign * later.evaluate()[name]
     assert pack(trained(task, 3).state()) == pack(trained(task, 3).state())
     assert pack(trained(task, 3).state()) != pack(trained(task, 3, seed=1).state())
+
+
+DIGEST = """
+import hashlib, torch
+from hadoppler.real_system.cluster.learner import Learner, pack
+from hadoppler.real_system.cluster.training_job import JobSpec
+torch.set_num_threads(1)
+for task in {tasks}:
+    one = Learner(JobSpec("j", task, 2))
+    for at in range(2):
+        one.step(at, 1, slice(0, 32))
+    print(hashlib.sha256(pack(one.state())).hexdigest())
+"""
+
+
+def test_other_processes_train_the_same_bits() -> None:
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    command = [sys.executable, "-c", DIGEST.format(tasks=SHIPPED)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [hashlib.sha256(pack(trained(task, 2).state())).hexdigest() for task in SHIPPED]
+
+
+def test_a_python_without_its_sources_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language.sysconfig, "get_path", lambda name: str(tmp_path))
+    language.sources.cache_clear()
+    with pytest.raises(TrainingJobError, match=r"argparse\.py: Python's own sources cannot be read"):
+        language.sources()
 
 
 def test_a_language_model_that_knows_nothing_needs_eight_bits() -> None:

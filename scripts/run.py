@@ -150,7 +150,8 @@ def run_all(
     crew = Crew(backend, cluster, OwnPace(node_speeds(cluster)), quiet_s=config.quiet_s)
     outcomes: dict[str, RunOutcome] = {}
     try:
-        console.print(f"{len(backend.slots)} workers start ...", highlight=False)
+        said = f"{len(backend.slots)} workers start; the run's folder is {folder}"
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
         backend.start()
         for choice in choices:
             where = folder if len(choices) == 1 else folder / choice.row

@@ -13,7 +13,7 @@ import torch
 from hadoppler.scripts.cli import main
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "docs/doppler.md", "docs/execution.md", "docs/training_jobs.md")
+DOCUMENTS = ("README.md", "docs/doppler.md", "docs/execution.md", "docs/real_cluster.md", "docs/training_jobs.md")
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", "\n".join(TEXTS.values()), flags=re.MULTILINE | re.DOTALL)
 COMMANDS = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines()]

@@ -16,6 +16,7 @@ import numpy as np
 from ...envs.errors import CheckpointError, HadopplerError, MissingExtraError
 from .batches import batch_indices
 from .gang_sums import copy_back, largest
+from .job_checks import checked_data, checked_loss, refuse_infinite
 from .state import State, pack, plain, unpack
 from .training_job import Data, JobSpec, TrainingJobError, make_training_job
 
@@ -52,11 +53,11 @@ class Learner:
         self.job = make_training_job(spec.task, spec.options)
         with self._user_code("its data"):
             torch.manual_seed(spec.seed)
-            self.data = _on_device(_checked(self.job.data()), device)
+            self.data = _on_device(checked_data(self.job.data()), device)
         with self._user_code("its model"):
             torch.manual_seed(spec.seed)
             self.model = self.job.model().to(device)
-            _refuse_infinite(self.model)
+            refuse_infinite(self.model)
         with self._user_code("its optimizer"):
             self.optimizer = self.job.optimizer(self.model)
         self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -110,7 +111,7 @@ class Learner:
             TrainingJobError: the job's code failed, or returned something else.
         """
         with self._user_code(doing):
-            return _checked_loss(self.job.step(self.model, batch))
+            return checked_loss(self.job.step(self.model, batch))
 
     def evaluate(self) -> dict[str, float]:
         """Figures of merit on the held-out samples.
@@ -272,46 +273,5 @@ def _mixed(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
-def _checked(data: Data) -> Data:
-    """Training and held-out samples, if they can be used."""
-    import torch
-
-    if not isinstance(data, tuple) or len(data) != 2:
-        raise TrainingJobError(f"data returned a {type(data).__name__}; expected Data(train, held_out).")
-    for name, part in zip(Data._fields, data, strict=True):
-        if not isinstance(part, tuple | list) or not part or not all(isinstance(t, torch.Tensor) for t in part):
-            raise TrainingJobError(f"data's {name} is no tuple of tensors.")
-        sizes = [len(tensor) if tensor.dim() else 0 for tensor in part]
-        if min(sizes) < 1 or len(set(sizes)) > 1:
-            raise TrainingJobError(
-                f"data's {name} has tensors of {', '.join(map(str, sizes))} samples; expected the same number, at "
-                "least 1, in the first dimension of each."
-            )
-    return Data(tuple(data[0]), tuple(data[1]))
-
-
 def _on_device(data: Data, device: str) -> Data:
     return Data(*(tuple(tensor.to(device) for tensor in part) for part in data))
-
-
-def _refuse_infinite(model: torch.nn.Module) -> None:
-    """States with infinite numbers count as damaged, so a model must not begin with one."""
-    for name, value in model.state_dict().items():
-        if value.is_floating_point() and not value.isfinite().all():
-            raise TrainingJobError(
-                f"the new model's {name!r} is not finite; register a constant such as a mask with persistent=False."
-            )
-
-
-def _checked_loss(loss: torch.Tensor) -> torch.Tensor:
-    """The loss, if a step can be made of it."""
-    import torch
-
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        what = f"{list(loss.shape)} numbers" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
-        raise TrainingJobError(f"step returned {what}; expected a tensor with one number, the loss.")
-    if not loss.requires_grad:
-        raise TrainingJobError(
-            "the loss of step does not depend on the model's parameters; leave no_grad and item out."
-        )
-    return loss.reshape(())

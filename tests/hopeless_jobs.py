@@ -1,0 +1,35 @@
+"""Training jobs that never get beyond their first step."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import torch
+
+from hadoppler.real_system.cluster.training_job import Data, TrainingJob
+
+
+class Deadly(TrainingJob):
+    """Ends its process at the first step."""
+
+    def model(self) -> torch.nn.Module:
+        return torch.nn.Linear(2, 1)
+
+    def data(self) -> Data:
+        samples = (torch.zeros(64, 2),)
+        return Data(samples, samples)
+
+    def step(self, model: torch.nn.Module, batch: tuple) -> torch.Tensor:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return model(batch[0]).mean()
+
+    def evaluate(self, model: torch.nn.Module, samples: tuple) -> dict[str, float]:
+        return {"accuracy": 0.0}
+
+
+class Broken(Deadly):
+    """Fails at the first step."""
+
+    def step(self, model: torch.nn.Module, batch: tuple) -> torch.Tensor:
+        raise RuntimeError("no such thing")

@@ -118,17 +118,22 @@ class LocalBackend:
         """As of ``Backend``; takes three seconds at most."""
         for worker in self._workers:
             worker.send(Quit())
-        for end in (None, subprocess.Popen.terminate, subprocess.Popen.kill):
-            for worker in self._workers if end is not None else ():
-                end(worker.process)
-            until = time.monotonic() + QUIT_S
+        self._wait_for_processes()
+        for end in (subprocess.Popen.terminate, subprocess.Popen.kill):
             for worker in self._workers:
-                with suppress(subprocess.TimeoutExpired):
-                    worker.process.wait(max(0.0, until - time.monotonic()))
+                end(worker.process)
+            self._wait_for_processes()
         for worker in self._workers:
             worker.close()
         self._workers.clear()
         self._store = None
+
+    def _wait_for_processes(self) -> None:
+        """Wait until all have ended, for ``QUIT_S`` at most."""
+        until = time.monotonic() + QUIT_S
+        for worker in self._workers:
+            with suppress(subprocess.TimeoutExpired):
+                worker.process.wait(max(0.0, until - time.monotonic()))
 
 
 class WorkerProcess:
@@ -203,7 +208,7 @@ def host_store(host: str = HOST) -> tuple[Any, int]:
     Raises:
         OSError: there is no free port.
     """
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     listener = socket.create_server((host, 0))
     port = int(listener.getsockname()[1])

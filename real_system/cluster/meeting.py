@@ -45,7 +45,7 @@ class Meeting:
         self._group: Any = None
 
     def __enter__(self) -> Meeting:
-        from torch.distributed import PrefixStore, TCPStore
+        from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
         timeout = timedelta(seconds=PATIENCE_S)
         with _Peers(self._gang, self._rank):

@@ -44,13 +44,13 @@ class Threaded:
 
     def run(self, command: Command) -> Heard:
         self.send(0, command)
-        return hear(self, over(command.gang))  # type: ignore[arg-type, union-attr]
+        return hear(self, over(command.gang))
 
 
 @pytest.fixture
 def worker() -> Iterator[Threaded]:
     made = Threaded()
-    hear(made, some(Ready))  # type: ignore[arg-type]
+    hear(made, some(Ready))
     yield made
     made.send(0, Quit())
     made.thread.join(5)
@@ -109,11 +109,11 @@ def test_overruns_are_counted_and_large_ones_are_not_made_up(worker: Threaded) -
 def test_stop_cuts_the_padding(worker: Threaded) -> None:
     command = train(spec(), 10, pace_s=30.0)
     worker.send(0, command)
-    hear(worker, some(Started))  # type: ignore[arg-type]
+    hear(worker, some(Started))
     time.sleep(0.2)
     begin = time.monotonic()
     worker.send(0, Stop(command.gang))
-    ended = the_end(hear(worker, over(command.gang)))  # type: ignore[arg-type]
+    ended = the_end(hear(worker, over(command.gang)))
     assert time.monotonic() - begin < 0.3
     assert (ended.reason, ended.steps) == ("stopped", 1)
     assert ended.worked_s == pytest.approx(30.0, abs=0.2)  # so that its rate is not overestimated
@@ -134,7 +134,7 @@ def test_a_second_gang_is_kept_until_the_first_has_ended(worker: Threaded) -> No
     first, second, third = (train(spec(), quota, pace_s=0.05) for quota in (6, 3, 5))
     for command in (first, second, third, Stop(third.gang), Stop(99999)):
         worker.send(0, command)
-    heard = hear(worker, over(third.gang))  # type: ignore[arg-type]
+    heard = hear(worker, over(third.gang))
     assert [(a.gang, a.reason, a.steps) for a in of_kind(heard, Ended)] == [
         (first.gang, "quota", 6),
         (second.gang, "quota", 3),
@@ -185,4 +185,4 @@ def test_the_learning_rate_follows_the_whole_job(worker: Threaded) -> None:
 
 def test_quit_ends_it_in_the_middle_of_a_step(worker: Threaded) -> None:
     worker.send(0, train(spec(), 10, pace_s=30.0))
-    hear(worker, some(Started))  # type: ignore[arg-type]
+    hear(worker, some(Started))

@@ -15,6 +15,7 @@ from ...envs.cluster import Cluster, ClusterResult, Job, Scheduler, SimulationRu
 from ...envs.cluster.estimator import RateEstimator
 from ...envs.cluster.scheduler import begin
 from ...envs.cluster.simulator import drive
+from ...envs.errors import HadopplerError
 from .checkpoints import Checkpoints
 from .crew import Crew
 from .decisions import FILE as DECISIONS, DecisionLog, read_decisions, replay
@@ -135,7 +136,8 @@ class Session:
             seconds = drive(run, self.scheduler, None)
         except BaseException:
             if isinstance(run, LiveRun):
-                run.halt()
+                with suppress(HadopplerError):  # the disk may be full; the first error is the one to tell
+                    run.halt()
             raise
         finally:
             decisions.close()
@@ -153,9 +155,7 @@ class Session:
         parts.tracker.add([spec for _, spec in pairs])
         problems = parts.tracker.recover() if resumed else []
         self._begin(workload)
-        run = NominalRun(
-            workload, self.cluster, self.rules, parts, mixes=self.scheduler.mixes, explain=self.explain
-        )
+        run = NominalRun(workload, self.cluster, self.rules, parts, mixes=self.scheduler.mixes, explain=self.explain)
         return run, problems
 
     def _live(self, parts: RunParts, pairs: Pairs, resumed: bool) -> tuple[RealRun, list[str]]:

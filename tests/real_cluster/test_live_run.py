@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from scripted_session import RULES, jobs_of, make_session, run_session, virtual_
 
 from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, Workload, simulate
+from hadoppler.envs.errors import CheckpointError
 from hadoppler.real_system.cluster.checkpoints import Checkpoints
 from hadoppler.real_system.cluster.decisions import read_decisions, replay
 from hadoppler.real_system.cluster.job_rates import JobRates
@@ -215,3 +218,25 @@ def test_a_coordinator_that_dies_goes_on_where_it_was(tmp_path: Path) -> None:
             outcome, _ = run_session(folder, "lab_like", scheduler, pairs, resume=True, rates="formula")
         assert outcome.result.metrics["finished"] == 3, scheduler
         assert _states(folder) == {0: 500, 1: 800, 2: 300}
+
+
+def test_a_full_disk_ends_a_run_with_one_sentence_and_it_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No room for the third checkpoint: the run ends, what was saved is there, and resume finishes."""
+    count, real = [0], os.fsync
+
+    def full(number: int) -> None:
+        count[0] += 1
+        if count[0] > 12:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hadoppler.real_system.cluster.checkpoints.os.fsync", full)
+        with pytest.raises(CheckpointError, match=r"job 'j\d' after \d+ steps cannot be written \(No space left"):
+            run_session(tmp_path, "v100:1 v100:1", "srtf", jobs_of(1000, 800))
+    assert 0 < sum(_states(tmp_path).values()) < 1800
+    outcome, _ = run_session(tmp_path, "v100:1 v100:1", "srtf", [], resume=True)
+    assert outcome.result.metrics["finished"] == 2
+    assert _states(tmp_path) == {0: 1000, 1: 800}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +26,11 @@ class Slot:
     node: int
     gpu_type: int
     device: str = "cpu"
+
+
+def node_names(slots: Sequence[Slot], nodes: Sequence[str]) -> tuple[str, ...]:
+    """Name of each slot's node; by its number where the nodes have none."""
+    return tuple(nodes[slot.node] if nodes else f"node{slot.node}" for slot in slots)
 
 
 class Backend(Protocol):

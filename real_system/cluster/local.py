@@ -16,7 +16,7 @@ from pickle import UnpicklingError
 from queue import Queue
 from typing import Any
 
-from .backend import Slot, WorkerError
+from .backend import Slot, WorkerError, node_names
 from .messages import Answer, Command, Lost, Quit, Ready
 from .pipes import Sender
 from .worker import ENVIRONMENT, drain
@@ -46,13 +46,15 @@ class LocalBackend:
 
     Args:
         slots: places of the workers; all on this machine, whatever node they stand for.
+        nodes: names of the cluster's nodes, by number; for messages.
 
     Attributes:
         slots, meeting: as of ``Backend``.
     """
 
-    def __init__(self, slots: Sequence[Slot]) -> None:
+    def __init__(self, slots: Sequence[Slot], nodes: Sequence[str] = ()) -> None:
         self.slots = tuple(slots)
+        self._names = node_names(self.slots, nodes)
         self.meeting = (HOST, 0)
         self._answers: Queue[tuple[int, Answer]] = Queue()
         self._workers: list[WorkerProcess] = []
@@ -101,8 +103,8 @@ class LocalBackend:
             self._false_starts[slot] += 1
             if self._false_starts[slot] > FALSE_STARTS:
                 raise WorkerError(
-                    f"worker {slot} ended {FALSE_STARTS} times before it was ready ({answer.reason}); see what it "
-                    "wrote above."
+                    f"a worker of node {self._names[slot]} ended {FALSE_STARTS} times before it was ready "
+                    f"({answer.reason}); see what it wrote above."
                 )
 
     def end(self, slot: int) -> None:

@@ -18,6 +18,8 @@ PATIENCE_S = 10.0
 """Seconds that a peer may be silent, at least; one whose process is gone is noticed at once."""
 PACES = 5
 """Steps at their pace that a peer may be silent, if that is longer."""
+UNPACED_S = 25.0
+"""Seconds that a peer may be silent where nobody knows how long a step takes."""
 GATHERING_S = 120.0
 """Seconds that ranks wait for each other before the first step; some may have to read their data."""
 
@@ -39,7 +41,7 @@ class Meeting:
     def __init__(self, train: Train) -> None:
         assert train.meeting is not None, "several ranks meet somewhere"
         self._gang, self._rank, self._ranks = train.gang, train.rank, len(train.shares)
-        self._patience = max(PATIENCE_S, PACES * train.pace_s)
+        self._patience = max(PATIENCE_S, PACES * train.pace_s) if train.pace_s else UNPACED_S
         self._host, self._port = train.meeting
         self._store: Any = None
         self._group: Any = None

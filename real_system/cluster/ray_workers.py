@@ -13,7 +13,7 @@ from dataclasses import replace
 from queue import Queue
 from typing import Any
 
-from .backend import Slot
+from .backend import Slot, node_names
 from .local import host_store, loopback
 from .messages import Answer, Command, Lost, Ready, Train
 from .ray_nodes import JoinedNodes, Places, PrivateNodes, import_ray
@@ -83,7 +83,7 @@ class RayBackend:
         self.slots, self.address = tuple(slots), address
         self.meeting = ("", 0)
         self.places: Places | None = None
-        self._names = [nodes[slot.node] if nodes else f"node{slot.node}" for slot in self.slots]
+        self._names = node_names(self.slots, nodes)
         self._answers: Queue[tuple[int, Answer]] = Queue()
         self._actors: list[Actor] = []
         self._store: Any = None

@@ -152,7 +152,7 @@ class WorkerProcess:
     def __init__(self, slot: int, answers: Queue[tuple[int, Answer]]) -> None:
         self.slot, self._answers = slot, answers
         self._connection, theirs = Pipe()
-        program = PROGRAM.format(path=sys.path, number=theirs.fileno())
+        program = PROGRAM.format(path=[str(folder) for folder in sys.path], number=theirs.fileno())
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", program],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -118,4 +119,5 @@ class _Peers:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, RuntimeError) and not isinstance(error, PeerError):
             reason = (str(error).strip().splitlines() or [""])[0]
+            reason = re.sub(r"^\[[^]]*\] *", "", reason).partition(". ")[0].rstrip(".")  # without gloo's own file names
             raise PeerError(f"{self._who}: a peer is gone or does not answer ({reason}).") from error

@@ -114,9 +114,10 @@ class Ended:
         steps: of the gang since its start.
         state: after them; from rank 0 only.
         loss: mean over the last steps, NaN if there were none.
-        worked_s: seconds between its first step's begin and its last one's end.
-        compute_s: of them, seconds of computation, without what was slept.
-        overruns: steps that took longer than their pace.
+        worked_s: seconds between its first step's begin and its last one's end; a step that was cut by a wish to end
+            counts with its whole pace.
+        compute_s: of them, seconds of computation, without what was slept or waited for peers.
+        overruns: steps whose computation took longer than their pace.
     """
 
     gang: int

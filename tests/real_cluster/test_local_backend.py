@@ -101,7 +101,7 @@ def test_a_worker_that_is_held_up_blocks_nobody_and_can_be_ended(backend: LocalB
     begin = time.monotonic()
     for _ in range(4):
         backend.send(0, train(spec(), 5, state=bytes(2_000_000)))
-    assert time.monotonic() - begin < 0.2
+    assert time.monotonic() - begin < 1
     other = train(spec(), 5)
     backend.send(1, other)
     hear(backend, over(other.gang))
@@ -185,7 +185,7 @@ def test_close_is_quick_where_nothing_hangs() -> None:
     hear(backend, some(Ready), 60)
     begin = time.monotonic()
     backend.close()
-    assert time.monotonic() - begin < 0.5
+    assert time.monotonic() - begin < 0.9
 
 
 def test_workers_that_never_become_ready_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

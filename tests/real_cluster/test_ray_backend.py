@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from worker_talk import gang, hear, of_kind, over, run_gang, some, spec, train
 
+from hadoppler.envs.errors import MissingExtraError
 from hadoppler.real_system.cluster import ray_nodes
 from hadoppler.real_system.cluster.backend import Slot, WorkerError
 from hadoppler.real_system.cluster.learner import Learner, unpack
@@ -88,7 +90,7 @@ def test_stop_gets_through_while_it_trains(backend: RayBackend) -> None:
     begin = time.monotonic()
     backend.send(0, Stop(command.gang))
     (ended,) = of_kind(hear(backend, over(command.gang)), Ended)
-    assert time.monotonic() - begin < 0.5
+    assert time.monotonic() - begin < 2
     assert (ended.reason, ended.steps) == ("stopped", 1)
 
 
@@ -144,6 +146,12 @@ class StandIn:
 def taken(options: dict[str, Any] | None) -> str | None:
     """The Ray node that options pin an actor to."""
     return None if options is None else f"id{int(options['scheduling_strategy'].node_id, 16)}"
+
+
+def test_without_ray_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"hadoppler\[ray\]"):
+        RayBackend([Slot(0, 0)]).start()
 
 
 def test_how_nodes_of_a_running_cluster_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

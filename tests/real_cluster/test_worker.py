@@ -90,7 +90,7 @@ def test_it_goes_on_from_a_state(worker: Threaded) -> None:
 def test_a_step_lasts_as_long_as_its_pace(worker: Threaded) -> None:
     heard = worker.run(train(spec(), 40, pace_s=0.02))
     ended = the_end(heard)
-    assert ended.worked_s == pytest.approx(0.8, rel=0.05)
+    assert ended.worked_s == pytest.approx(0.8, rel=0.1)
     assert ended.compute_s < 0.5 * ended.worked_s
     progress = of_kind(heard, Progress)
     assert 4 <= len(progress) <= 8
@@ -103,7 +103,7 @@ def test_overruns_are_counted_and_large_ones_are_not_made_up(worker: Threaded) -
     ended = the_end(worker.run(train(spec(sleep_s=0.03), 10, pace_s=0.01)))
     assert ended.overruns == 10
     assert ended.worked_s > 0.29
-    assert the_end(worker.run(train(spec(sleep_s=0.001), 10, pace_s=0.05))).overruns == 0
+    assert the_end(worker.run(train(spec(sleep_s=0.001), 10, pace_s=0.1))).overruns == 0
 
 
 def test_stop_cuts_the_padding(worker: Threaded) -> None:
@@ -114,16 +114,16 @@ def test_stop_cuts_the_padding(worker: Threaded) -> None:
     begin = time.monotonic()
     worker.send(0, Stop(command.gang))
     ended = the_end(hear(worker, over(command.gang)))
-    assert time.monotonic() - begin < 0.3
+    assert time.monotonic() - begin < 1
     assert (ended.reason, ended.steps) == ("stopped", 1)
-    assert ended.worked_s == pytest.approx(30.0, abs=0.2)  # so that its rate is not overestimated
+    assert ended.worked_s == pytest.approx(30.0, abs=0.5)  # so that its rate is not overestimated
     assert ended.state is not None
 
 
 def test_it_ends_in_time_counted_from_receipt(worker: Threaded) -> None:
     begin = time.monotonic()
     ended = the_end(worker.run(train(spec(), 1000, pace_s=0.05, seconds=0.52)))
-    assert 0.5 < time.monotonic() - begin < 0.7
+    assert 0.5 < time.monotonic() - begin < 0.9
     assert ended.reason == "time"
     assert 9 <= ended.steps <= 11
     late = the_end(worker.run(train(spec(), 10, seconds=0.0)))

@@ -146,7 +146,8 @@ def run_all(
     from hadoppler.scripts.run_tracking import tracked
 
     pairs = pair_jobs(workload, config.seed)
-    backend: Backend = instantiate(config.backend, slots_of(cluster, emulated=config.emulate))
+    slots = slots_of(cluster, emulated=config.emulate)
+    backend: Backend = instantiate(config.backend, slots, nodes=[node.name for node in cluster.nodes])
     crew = Crew(backend, cluster, OwnPace(node_speeds(cluster)), quiet_s=config.quiet_s)
     outcomes: dict[str, RunOutcome] = {}
     try:

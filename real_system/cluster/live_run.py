@@ -177,13 +177,15 @@ class LiveRun(RealRun):
             mine = wish[self._wanted.job == row]
             if not np.isnan(mine).any():
                 return [int(share) for share in mine]
-        rates = self._gangs.rate if self.estimator is None else self.estimator.gang_rates(self._held)
+        rates = (self._gangs.rate if self.estimator is None else self.estimator.gang_rates(self._held))[where]
         starts = [0.0 if self._gangs.kept[a] else self.rules.restart_s for a in where]
         budget = [max(0.0, seconds - start) for start in starts]
-        shares = split_steps(float(left), rates[where].tolist(), budget)
+        if self.estimator is not None and not self.estimator.measured[:, row].any():
+            budget = [left / rates.sum()] * len(where)  # nobody knows what they can do: the round's end is the limit
+        shares = split_steps(float(left), rates.tolist(), budget)
         whole = [int(share) for share in shares]
         if not any(whole) and left:  # less than one step can be done in this round: one copy does one all the same
-            whole[int(np.argmax(rates[where]))] = 1
+            whole[int(np.argmax(rates))] = 1
         return whole
 
     def _hear(self, until: float) -> np.ndarray:

@@ -11,7 +11,7 @@ from scripted_workers import ScriptedWorkers
 
 from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, Job, SimulationRules
-from hadoppler.real_system.cluster import live_run, session
+from hadoppler.real_system.cluster import session, wall_clock
 from hadoppler.real_system.cluster.crew import QUIET_S, Crew
 from hadoppler.real_system.cluster.job_rates import JobRates
 from hadoppler.real_system.cluster.session import RunOutcome, Session
@@ -58,7 +58,7 @@ def run_session(
 def virtual_time(workers: ScriptedWorkers) -> Any:
     """Let clocks of sessions show the workers' time, and leave out what real learners would do at the end."""
 
-    class Clock(live_run.WallClock):
+    class Clock(wall_clock.WallClock):
         def __init__(self, begun: float = 0.0) -> None:
             super().__init__(begun, lambda: workers.now)
 

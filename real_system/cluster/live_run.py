@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +15,8 @@ from .real_run import Key, Post, RealRun
 
 HALT_S = 10.0
 """How long a run that is stopped waits for its gangs."""
+NEVER = 1e300
+"""When a gang begins that has not begun; not infinite, since differences are taken."""
 LOOK_S = 0.2
 """How often a run that only waits looks for requests, and shows itself."""
 
@@ -29,18 +29,6 @@ class Outside(Protocol):
 
     def expecting(self, now: float) -> bool:
         """Whether the run shall wait although no job is left."""
-
-
-class WallClock:
-    """Seconds of a run, which go on where an interrupted one stopped."""
-
-    def __init__(self, begun: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self.offset = begun - clock()
-
-    def __call__(self) -> float:
-        """Seconds since the run's first begin, without those in which it was not running."""
-        return self._clock() + self.offset
 
 
 class LiveRun(RealRun):
@@ -156,7 +144,7 @@ class LiveRun(RealRun):
         """Start the gang of a job, or its copies."""
         job, gangs = self.tracker.jobs[row], self._gangs
         where = [self.find(key) for key in keys]
-        gangs.work_start[where] = np.inf
+        gangs.work_start[where] = NEVER
         if not gangs.forked[where[0]]:
             if not self.begin_gang(keys[0], where[0], job.left, first=job.issued, forked=False):
                 self._lose(keys[0])
@@ -212,7 +200,8 @@ class LiveRun(RealRun):
                 self.note("late", None, f"a report of job {news.gang.order.spec.id!r} came late and is ignored")
             return
         if news.kind == "started":
-            self._gangs.work_start[self.find(key)] = self.time
+            if not self.posts[key].leaving:
+                self._gangs.work_start[self.find(key)] = self.time
             self.overheads.restarts.append(self.time - news.gang.ordered)
         elif news.kind == "saved":
             self.take_saved(news)
@@ -260,9 +249,9 @@ class LiveRun(RealRun):
         """All steps of a job are done and saved."""
         gangs = self._gangs
         mine = (gangs.job == row) & gangs.alive
-        gangs.release[mine] = gangs.end[mine] = self.crew.clock()
-        gangs.final[mine] = True
-        self._let_pass(self.crew.clock())
+        now = self.crew.clock()
+        gangs.release[mine], gangs.end[mine], gangs.final[mine] = now, np.minimum(gangs.end[mine], now), True
+        self._let_pass(now)
 
     def _lose(self, key: Key) -> None:
         """A gang is gone: what it did since the last state is lost."""

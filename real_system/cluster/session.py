@@ -21,12 +21,13 @@ from .crew import Crew
 from .decisions import FILE as DECISIONS, DecisionLog, read_decisions, replay
 from .job_rates import JobRates
 from .job_source import JobSource
-from .live_run import LiveRun, WallClock
+from .live_run import LiveRun
 from .nominal_run import NominalRun
 from .real_run import RealRun, RunParts, RunSettings
 from .store import FINISHED, RunStore, StoreError
 from .tracker import JobTracker
 from .training_job import JobSpec
+from .wall_clock import WallClock
 
 Clock = Literal["wall", "nominal"]
 Pairs = Sequence[tuple[Job, JobSpec]]

@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from ...envs.errors import GraphError, PlacementError
 from ...envs.placement import DataflowGraph, Placement, PlacementProblem, Topology
 from ...envs.placement.graph import Integers
 from .cpu import cpu_executor
-from .executor import Execution
+from .executor import Execution, ExecutionError
 from .following import following
 from .module_tensors import Constants, ModuleTensors, Nested, captured
 from .phased import PhasedExecutor
@@ -42,7 +41,8 @@ class PlacedModule(nn.Module):
 
     Unlike in plain PyTorch: random draws (dropout) come in another order, from torch's global generator; hooks of
     submodules run when the module is captured and not later; a call goes backward once and not twice
-    (``retain_graph``, ``create_graph``); autocast and changed arguments that require gradients are refused.
+    (``retain_graph``); second derivatives (``create_graph``), autocast, and changed arguments that require gradients
+    are refused.
 
     Devices have threads, which end with ``close`` or a ``with`` block, or when an operation fails.
     """
@@ -252,9 +252,17 @@ class _Passes(torch.autograd.Function):
         return tuple(call.results[name] for name in call.tensors.differentiable)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of the inputs, each where its tensor lies."""
+        """Gradients of the inputs, each where its tensor lies.
+
+        Raises:
+            ExecutionError: they are to be differentiated again, for which nothing was captured.
+        """
+        if torch.is_grad_enabled():  # only under create_graph; constants would be returned for what has a derivative
+            raise ExecutionError(
+                f"{ctx.call.tensors.title}: a graph holds first derivatives only, and create_graph=True asks for "
+                "second ones; leave it out, or call the module itself (.module) where you need them."
+            )
         ctx.saved_tensors  # noqa: B018 (torch raises if one of them has changed since)
         found = ctx.call.backward(gradients)
         return None, None, *(found[name].to(place) for name, place in ctx.places.items())

@@ -537,9 +537,17 @@ def test_one_backward_pass_and_none_of_second_order() -> None:
         loss.backward(retain_graph=True)
         with pytest.raises(ExecutionError, match="can go backward once"):
             loss.backward()
-        (gradient,) = torch.autograd.grad(placed(x).square().sum(), [x], create_graph=True)
-        with pytest.raises(RuntimeError, match="once_differentiable"):
-            gradient.sum().backward()
+        grad = torch.autograd.grad
+        ways: list[Callable[[torch.Tensor], Any]] = [
+            lambda loss: grad(loss, [x], create_graph=True),  # was wrong without a word
+            lambda loss: grad(loss.square(), [x], create_graph=True),
+            lambda loss: loss.backward(create_graph=True),
+        ]
+        for way in ways:
+            loss = placed(x).sum()
+            with pytest.raises(ExecutionError, match=r"first derivatives only, and create_graph=True asks for second"):
+                way(loss)
+        same(grad(placed(x).sum(), [x])[0], grad(placed.module(x).sum(), [x])[0])
 
 
 def test_a_closed_executor_forgets_open_passes() -> None:

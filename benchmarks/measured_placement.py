@@ -169,7 +169,11 @@ def online(name: str, arm: str, seed: int, folder: Path, policies: Path, quick: 
         "runs": runs,
         "idle": 1.0 - busy / wall,
         "cpu_s": cpu,
-        "curve": [[line["runs"], line["makespan"] / float(then.mean())] for line in lines if line["stage"] == "online"],
+        "curve": [
+            [line["runs"], line["makespan"] / float(then.mean())]
+            for line in lines
+            if line["stage"] == "online" and "makespan" in line
+        ],
     }
 
 

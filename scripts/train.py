@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -91,11 +94,46 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
                 draw(config, folder, told)
             raise
     lines, picture = read_metrics(folder) or told, draw(config, folder, told)
-    write_results(folder, config, lines, {}, policy=str(policy))
-    for path in [policy, picture]:
-        if path is not None and not quiet:
-            console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+    measured = fastest_measured(folder) if "online" in config.stage else {}
+    write_results(folder, config, lines, {}, policy=str(policy), **({"measured": measured} if measured else {}))
+    if not quiet:
+        paths = [f"  {path}" for path in (policy, picture) if path is not None]
+        for text in [*(what_runs_showed(lines, measured) if measured else []), *paths]:
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
     return lines
+
+
+def fastest_measured(folder: Path) -> dict[str, Any]:
+    """The file of the fastest placement that the stage ``online`` has run, and what was measured; {} without one."""
+    path = folder / "placement.json"
+    if not path.exists():
+        return {}
+    return {"placement": str(path)} | json.loads(path.read_text(encoding="utf-8"))["notes"]
+
+
+def what_runs_showed(lines: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]) -> list[str]:
+    """Sentences on the fastest placement of the stage ``online``, and how to use it."""
+    told = [
+        f"The fastest placement of {measured['runs']} runs takes {measured['measured_s']:.4g} s (mean of "
+        f"{measured['measured_runs']}); the one that they began with takes {measured['incumbent_s']:.4g} s.",
+    ]
+    if "ratio" not in lines[-1]:
+        told.append("Nothing was measured of what the policy itself would place: give more updates, or a larger batch.")
+    told.append("To place the same graph so:")
+    told.append(f"  {command_line(str(measured['placement']))}")
+    return told
+
+
+def command_line(placement: str) -> str:
+    """How to read a placement of this training's graph and topology, quoted for the shell."""
+    from hadoppler.scripts.calibrate import setting
+
+    settings = HydraConfig.get()
+    chosen = {str(group).rpartition("/")[2].partition("@")[0]: name for group, name in settings.runtime.choices.items()}
+    words = [f"{group}={chosen[group]}" for group in ("graph", "topology") if chosen.get(group)]
+    words += [word for word in settings.overrides.task if re.match(r"(graph|topology)\.|model=", word)]
+    words += ["method=[file]", setting("method.file.path", Path(placement))]
+    return " ".join(["hadoppler place", *map(shlex.quote, words)])
 
 
 def draw(config: DictConfig, folder: Path, told: Sequence[Mapping[str, Any]]) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from hadoppler.envs.placement import (
 from hadoppler.real_system.placement import Execution, ExecutionError, cpu_executor, emulated_executor, free_memory
 from hadoppler.real_system.placement.cpu import random_inputs
 from hadoppler.real_system.placement.verified import VerificationError, VerifiedExecutor, check_order
-from hadoppler.scripts import execution, place
+from hadoppler.scripts import execution, place, train
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 SMALL = ["graph=chainmm", "graph.size=32", "topology=this_machine", "topology.devices=2", "method=[heft,round_robin]"]
@@ -259,3 +260,44 @@ def test_graph_files_are_executed_by_emulated_devices(tmp_path: Path) -> None:
     assert row["makespan"] == 3
     assert 0.029 < row["measured_s"] < 0.3
     assert row["measured_ratio"] == pytest.approx(row["measured_s"] / 0.03)
+
+
+# --- learning from real runs --------------------------------------------------------------------------
+
+
+def test_the_fastest_measured_placement_is_left_and_can_be_placed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command that a training prints places the graph as its fastest run did."""
+    words = [
+        "graph=ffnn",
+        "graph.hidden=128",
+        "stage=[imitation,online]",
+        "stage.imitation.updates=1",
+        "agent.samples=4",
+    ]
+    words += ["stage.online.updates=2", "stage.online.batch=3", "stage.online.search_calls=50"]
+    assert train.main([*words, "executor=emulated", "executor.bound_s=0.005", "pictures=false"]) == 0
+    (path,) = Path("runs/train").glob("*/results.json")
+    measured = json.loads(path.read_text())["measured"]
+    assert measured["runs"] == 6
+    assert 0 < measured["measured_s"] < 1
+    printed = capsys.readouterr().out
+    assert "The fastest placement of 6 runs takes" in printed
+    command = next(line for line in printed.splitlines() if line.startswith("  hadoppler place"))
+    assert "topology=raw" in command
+    assert place.main([*shlex.split(command)[2:], "pictures=false"]) == 0
+    again, _ = results()
+    assert again["rows"][0]["makespan"] == json.loads(Path(measured["placement"]).read_text())["makespan"]
+
+
+def test_what_was_not_measured_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "graph=chainmm",
+        "stage=online",
+        "stage.online.updates=1",
+        "stage.online.batch=1",
+        "stage.online.repeated=1",
+    ]
+    assert train.main([*words, "executor=emulated", "executor.bound_s=0.005", "pictures=false"]) == 0
+    printed = capsys.readouterr().out
+    assert " inf" not in printed
+    assert "Nothing was measured of what the policy itself would place" in printed

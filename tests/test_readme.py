@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from hadoppler import place
+from hadoppler.envs.placement import PlacementProblem, make_graph
 from hadoppler.scripts.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -74,6 +76,9 @@ def test_commands(command: str, folder: Path, request: pytest.FixtureRequest) ->
     assert words[0] == "hadoppler"
     if "=policy.pt" in command:
         shutil.copy(request.getfixturevalue("policy"), folder)
+    if "=placement.json" in command:
+        problem = PlacementProblem.raw(make_graph("chainmm"))
+        place("heft", problem).save(folder / "placement.json", problem)
     assert main(shortened(words[1:])) == 0
     if words[-1] == "--help":
         return

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from ...baselines.placement.annealing import improve
+from ...envs.errors import TrainingError
 from ...envs.placement import Placement, PlacementProblem
 from ...envs.placement.graph import Floats, Integers
 from . import losses
@@ -113,6 +114,25 @@ class Phase:
         tried = Tried.load(state)
         return cls(real, tried, task.problem, task, Proposal(tried.assignments[0], tried.orders[0], tried.incumbent_s))
 
+    def fastest(self) -> Placement:
+        """The placement that is expected to be the fastest of all that were run.
+
+        ``makespan`` is simulated, as of every placement; ``notes`` tell what was measured: the mean seconds of its
+        runs and their number, the incumbent's mean, and the number of all runs of the phase.
+        """
+        tried = self.tried
+        times = tried.times[tried.best]
+        notes = {
+            "measured_s": float(np.mean(times)),
+            "measured_runs": len(times),
+            "incumbent_s": tried.incumbent_s,
+            "runs": tried.runs,
+        }
+        found = Placement(
+            tried.assignments[tried.best], tried.orders[tried.best], "online", self.real.execution, notes=notes
+        )
+        return replace(found, makespan=found.simulate(self.given, memory="off").makespan)
+
 
 @dataclass(frozen=True)
 class Online:
@@ -169,6 +189,11 @@ class Online:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if self.repeated > self.batch:
+            raise TrainingError(
+                f"stage.{self.name}.repeated is {self.repeated}, more than the {self.batch} runs of a batch; give a "
+                f"larger batch, or at most stage.{self.name}.repeated={self.batch}."
+            )
 
     def update(
         self, learner: Learner, tasks: list[Task], number: int, rng: np.random.Generator, progress: float
@@ -198,16 +223,16 @@ class Online:
             "seconds_incumbent": phase.tried.incumbent_s,
         }
 
-    def answer(self, learner: Learner, phase: Phase, rng: np.random.Generator) -> Proposal:
+    def answer(self, learner: Learner, phase: Phase, rng: np.random.Generator) -> tuple[Proposal, float]:
         """What the policy would place: the best of its greedy and of sampled episodes in the corrected simulator.
 
-        Without one: the greedy one.
+        Without one: the greedy one. The number is what the greedy one is expected to take.
         """
         count = self.samples if phase.believed is not None else 0
         assignments, orders = answers(learner.policy, phase.task.prepared, rng, count)
         expected = self._expect(phase, assignments, orders)
         best = int(np.argmin(expected))
-        return Proposal(assignments[best], orders[best], float(expected[best]))
+        return Proposal(assignments[best], orders[best], float(expected[best])), float(expected[0])
 
     def _begin(self, learner: Learner, task: Task, rng: np.random.Generator) -> Phase:
         """The incumbent is the best of what the policy and the earlier stages know, by simulated time."""
@@ -245,7 +270,7 @@ class Online:
         if not tried.runs:
             wanted.append(phase.incumbent)
         else:
-            wanted.append(self.answer(learner, phase, rng))
+            wanted.append(self.answer(learner, phase, rng)[0])
             for i in tried.ranked(max(self.repeated - 1, 0)):
                 wanted.append(Proposal(tried.assignments[i], tried.orders[i], float(tried.expected[i])))
             wanted += self._search(learner, phase, rng, progress)

@@ -345,6 +345,8 @@ def _expected(name: str, value: Any) -> str | None:
         return None if fits else f"two numbers from 0 to {most:g}, at the start and at the end"
     if name == "safe" and value is not None and not _is_number(value, 1e6):
         return "a share from 0 up such as 0.05, or null for no limit"
+    if name == "search_until" and not _is_number(value, 1.0):
+        return "a share from 0 to 1"
     if name in ("clip", "gradient", "self_imitation") and not _is_number(value, 1e6):
         return "a number from 0 up"
     return None

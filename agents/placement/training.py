@@ -130,7 +130,9 @@ class PlacementPlan:
 
         Writes ``policy.pt`` (the best by validation), ``last.pt`` (to resume from: exactly what an unbroken run would
         have given; the one before it is kept too) and ``metrics.jsonl`` (a line per validation). The stage ``online``
-        also writes the problem as its policy then sees it (``policy_graph.json``, ``policy_topology.yaml``).
+        also writes the placement that its runs have shown to be the fastest (``placement.json``, see
+        ``Phase.fastest``), and the problem as its policy then sees it (``policy_graph.json`` and
+        ``policy_topology.yaml``).
 
         Args:
             report: called with each line of ``metrics.jsonl``, once it is in ``last.pt``.
@@ -165,6 +167,7 @@ class _Run:
         real: RealSource | None,
     ) -> None:
         self.plan, self.folder, self.report, self.resumed = plan, folder, report, resume
+        self.kept = resume
         self.stages = plan.made_stages()
         self.updates = sum(stage.updates for stage in self.stages)
         self.state: dict[str, Any] = {
@@ -283,25 +286,30 @@ class _Run:
         return line
 
     def _keep(self, stage: str, update: int, ratio: float, score: float) -> None:
-        """Write ``policy.pt`` if the policy is the best so far."""
+        """Write ``policy.pt`` if the policy is the best so far, or the first."""
         state, plan = self.state, self.plan
         state["waited"] += 1
-        if score < state["best"]:
-            state["best"], state["waited"] = score, 0
+        if score < state["best"] or not self.kept:
+            state["best"], state["waited"], self.kept = score, 0, True
             kept = {"stage": stage, "update": update, "ratio": ratio, "execution": plan.execution}
             save_policy(self.folder / "policy.pt", self.learner.policy, **kept, plan=_plain(plan))
 
     def _look(self, stage: Stage, update: int) -> dict[str, Any]:
-        """``_validate``; in stage III by what runs have shown of the policy's answer: nothing is run for it."""
+        """``_validate``; in stage III by what runs have shown of the policy's answer: nothing is run for it.
+
+        The line has no figures of answers of which the runs have shown nothing.
+        """
         if not isinstance(stage, Online):
             return self._validate(stage.name, update)
-        state = self.state
         phase = self.learner.phase
         assert phase is not None, "the stage has begun"
-        seconds = stage.answer(self.learner, phase, np.random.default_rng((self.plan.seed, 10**6))).expected
-        state["update"], ratio = update, seconds / phase.tried.incumbent_s
-        line = {"stage": stage.name, "update": update, "ratio": ratio, "ratio_greedy": ratio, "makespan": seconds}
+        answer, greedy = stage.answer(self.learner, phase, np.random.default_rng((self.plan.seed, 10**6)))
+        self.state["update"], usual = update, phase.tried.incumbent_s
+        ratio = answer.expected / usual
+        shown = {"ratio": ratio, "ratio_greedy": greedy / usual, "makespan": answer.expected}
+        line = {"stage": stage.name, "update": update} | {k: value for k, value in shown.items() if value < math.inf}
         line["runs"] = phase.tried.runs
+        phase.fastest().save(self.folder / "placement.json", phase.given)
         if phase.settled:
             save_problem(self.folder, phase.task.problem, "policy")
         self._keep(stage.name, update, ratio, ratio)

@@ -19,7 +19,7 @@ from hadoppler.agents.placement.tasks import FEATURE_SEED
 from hadoppler.agents.placement.training import PlacementPlan
 from hadoppler.agents.placement.tried import Tried
 from hadoppler.envs.errors import TrainingError
-from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, load_problem, makespans
+from hadoppler.envs.placement import DataflowGraph, Placement, PlacementProblem, Topology, load_problem, makespans
 
 torch.set_num_threads(1)
 
@@ -69,6 +69,14 @@ def test_learns_what_the_simulator_does_not_know(tmp_path: Path) -> None:
     lines = [json.loads(text) for text in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["runs"] == real.calls
     assert lines[-1]["ratio"] < 0.7
+    assert any(line["ratio_greedy"] > line["ratio"] for line in lines if line["stage"] == "online")
+    fastest = Placement.load(tmp_path / "placement.json", problem)
+    assert makespans(real.truth, fastest.assignment)[0] <= 7.2
+    told = json.loads((tmp_path / "placement.json").read_text())
+    mine = [seconds for assignment, seconds in real.log if np.array_equal(assignment, fastest.assignment)]
+    assert told["notes"]["measured_s"] == pytest.approx(np.mean(mine))
+    assert (told["notes"]["measured_runs"], told["notes"]["runs"]) == (len(mine), real.calls)
+    assert told["makespan"] == makespans(problem, fastest.assignment)[0], "simulated, as in every such file"
 
 
 def test_learns_from_times_alone(tmp_path: Path) -> None:
@@ -175,9 +183,28 @@ def test_placements_differ_by_order_where_it_counts() -> None:
     assert unordered.counts.tolist() == [2]
 
 
+def test_what_was_not_measured_has_no_figures(tmp_path: Path) -> None:
+    """One run, of the incumbent: nothing is known of the policy's own answer, and the files say nothing of it."""
+    problem = pieces()
+    real = SimulatedDevices(problem, problem)
+    online = {"updates": 1, "batch": 1, "repeated": 1}
+    stages = {"imitation": {"updates": 1, "batch": 4}, "online": online}
+    path = PlacementPlan([problem], stages=stages, samples=64).train(tmp_path, real=real)
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert "Infinity" not in text
+    line = json.loads(text.splitlines()[-1])
+    assert line["runs"] == 1
+    assert not {"ratio", "ratio_greedy", "makespan"} & set(line)
+    assert path.exists()
+    assert np.array_equal(Placement.load(tmp_path / "placement.json", problem).assignment, real.log[0][0])
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
+        ({"repeated": 4, "batch": 3}, "stage.online.repeated is 4, more than the 3 runs of a batch; give a larger"),
+        ({"search_until": 1.5}, "stage.online.search_until is 1.5; expected a share from 0 to 1"),
+        ({"search_until": -0.1}, "stage.online.search_until is -0.1; expected a share from 0 to 1"),
         ({"batch": 0}, "stage.online.batch is 0; expected a whole number from 1 up"),
         ({"safe": -0.1}, "stage.online.safe is -0.1; expected a share from 0 up"),
         ({"repeated": 1.5}, "stage.online.repeated is 1.5"),

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from .cpu import cpu_executor
 from .cuda import cuda_executor
 from .emulated import emulated_executor
-from .executor import Execution, ExecutionError, ExecutionTimeoutError, Executor
+from .executor import Execution, ExecutionClosedError, ExecutionError, ExecutionTimeoutError, Executor
 
 if TYPE_CHECKING:
     from .placed_module import PlacedModule
 
 __all__ = [
     "Execution",
+    "ExecutionClosedError",
     "ExecutionError",
     "ExecutionTimeoutError",
     "Executor",

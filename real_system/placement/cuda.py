@@ -53,6 +53,7 @@ class CudaExecutor(PhasedExecutor):
 
     def carry_on(self, run: Run, phase: int, timeout: float | None = None) -> None:
         """As of ``PhasedExecutor``; when something failed, nothing more is enqueued, and no tensor is kept."""
+        self.under_way = run
         with self.calls.restored(sorted(set(self.kind.gpus))):
             try:
                 self._carry_on(run, phase, self.timeout if timeout is None else timeout)
@@ -63,6 +64,8 @@ class CudaExecutor(PhasedExecutor):
                     traceback.clear_frames(error.__cause__.__traceback__)
                 traceback.clear_frames(error.__traceback__)
                 raise
+            finally:
+                self.under_way = None
 
     def _carry_on(self, run: Run, phase: int, timeout: float) -> None:
         deadline = self.calls.now() + timeout
@@ -131,7 +134,13 @@ class CudaExecutor(PhasedExecutor):
             return
 
     def close(self) -> None:
-        """Wait for what is on the GPUs, within reason, and forget inputs and streams."""
+        """Wait for what is on the GPUs, within reason, and forget inputs and streams.
+
+        From another thread while one executes: that execution ends with ``ExecutionClosedError`` and keeps the streams.
+        """
+        if (run := self.under_way) is not None:
+            run.failed = True
+            return
         self._drain()
         self.kind.clear()
         self._streams, self._plans = None, {}

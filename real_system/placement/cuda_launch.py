@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .cuda_streams import Clock, Streams
-from .executor import ExecutionError, ExecutionTimeoutError, explain
+from .executor import ExecutionError, ExecutionTimeoutError, closed, explain
 from .run import Run
 
 
@@ -110,7 +110,9 @@ class Launch:
         """A transfer has ended."""
 
     def watch(self) -> None:
-        """Raise if the time is up, else give way for a moment."""
+        """Raise if the time is up or the executor was closed, else give way for a moment."""
+        if self.run.failed:
+            raise closed(self.plan.problem)
         if self.calls.now() > self.deadline:
             under_way = [self._operation(running[0].number) for running in self.running if running]
             raise ExecutionTimeoutError(

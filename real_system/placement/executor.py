@@ -31,6 +31,10 @@ class ExecutionTimeoutError(ExecutionError):
     """An execution took longer than it was given."""
 
 
+class ExecutionClosedError(ExecutionError):
+    """The executor was closed while it executed."""
+
+
 @dataclass(frozen=True)
 class Execution:
     """What one execution brought.
@@ -68,6 +72,8 @@ class Options(NamedTuple):
 
 class Executor(ABC):
     """Executes placements of one problem; ``with`` closes it.
+
+    An executor that is dropped without ``close`` ends its threads and processes when it is collected.
 
     Attributes:
         problem: graph and devices.
@@ -114,7 +120,7 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End all threads and processes."""
+        """End all threads and processes, and the execution under way if there is one; another ``run`` starts anew."""
 
     def __enter__(self) -> Self:
         return self
@@ -142,6 +148,14 @@ def ranks(problem: PlacementProblem, order: str, priority: ArrayLike | None, mod
     rank = np.empty(problem.n)
     rank[np.asarray(priority)] = np.arange(problem.n)
     return rank.tolist()
+
+
+def closed(problem: PlacementProblem) -> ExecutionClosedError:
+    """The error of an execution during which somebody closed its executor."""
+    return ExecutionClosedError(
+        f"{problem.graph.title}: the executor was closed during this execution, which was ended; run it again to begin "
+        "anew."
+    )
 
 
 def explain(doing: str, error: BaseException) -> ExecutionError:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from ...envs.errors import HadopplerError
 from ...envs.placement import PlacementProblem
-from .executor import Execution, ExecutionError, ExecutionTimeoutError, Executor, Options
+from .executor import Execution, ExecutionError, ExecutionTimeoutError, Executor, Options, closed
 
 if TYPE_CHECKING:
     import torch
@@ -42,15 +42,21 @@ class IsolatedExecutor(Executor):
         self.problem, self.make, self.timeout = problem, make, timeout
         self._process: Any = None
         self._pipe: Connection | None = None
+        self._busy = self._closed = False
 
     def _execute(self, assignment: ArrayLike, inputs: Mapping[str, torch.Tensor] | None, options: Options) -> Execution:
+        self._busy = True
         try:
             pipe = self._start()
             pipe.send_bytes(pickle.dumps((assignment, inputs, options)))
             found = self._receive(pipe, options.timeout)
-        except BaseException:
+        except BaseException as error:
             self._kill()
+            if self._closed and isinstance(error, Exception):
+                raise closed(self.problem) from None
             raise
+        finally:
+            self._busy = self._closed = False
         if isinstance(found, Execution):
             return found
         if isinstance(found, ExecutionError) or not isinstance(found, HadopplerError):
@@ -58,7 +64,12 @@ class IsolatedExecutor(Executor):
         raise found
 
     def close(self) -> None:
-        """End the process."""
+        """End the process; from another thread also while it executes, whose thread then tidies up."""
+        if self._busy:
+            self._closed = True
+            if self.process_id is not None:
+                self._process.kill()
+            return
         if self._pipe is not None and self._process.is_alive():
             self._pipe.send_bytes(pickle.dumps(None))
             self._process.join(2.0)
@@ -79,6 +90,8 @@ class IsolatedExecutor(Executor):
         self._process.start()
         its.close()
         self._pipe = mine
+        if self._closed:  # before there was a process to be ended
+            raise closed(self.problem)
         ready = self._receive(mine, START_S)
         if isinstance(ready, BaseException):
             raise ready
@@ -129,13 +142,21 @@ def _serve(pipe: Connection, make: Callable[[], Executor]) -> None:
         pipe.send_bytes(_packed(error))
         return
     pipe.send_bytes(pickle.dumps(True))
-    while (asked := pickle.loads(pipe.recv_bytes())) is not None:
+    while (asked := _asked(pipe)) is not None:
         assignment, inputs, options = asked
         try:
             pipe.send_bytes(pickle.dumps(executor.run(assignment, inputs, **options._asdict())))
         except Exception as error:
             pipe.send_bytes(_packed(error))
     executor.close()
+
+
+def _asked(pipe: Connection) -> Any:
+    """What to run next; None at the end, also if nobody holds the other end of the pipe any more."""
+    try:
+        return pickle.loads(pipe.recv_bytes())
+    except EOFError:
+        return None
 
 
 def _packed(error: Exception) -> bytes:

@@ -24,6 +24,9 @@ class Links(Protocol):
     def post(self, run: Run, transfer: int, payload: Any) -> None:
         """A tensor was produced that another device waits for."""
 
+    def end(self) -> None:
+        """Tell the threads to end, without waiting for them."""
+
     def close(self) -> None:
         """End the threads."""
 
@@ -76,10 +79,14 @@ class Couriers:
             self._pending[item.target].append(posted)
         self._wake[item.target].put(True)
 
-    def close(self) -> None:
-        """End the threads; one that copies ends when it has done so."""
+    def end(self) -> None:
+        """As of ``Links``; a thread that copies ends when it has done so."""
         for queue in self._wake:
             queue.put(False)
+
+    def close(self) -> None:
+        """As of ``Links``."""
+        self.end()
         for thread in self.threads:
             thread.join(2.0)
 
@@ -182,9 +189,13 @@ class TimedLinks:
         run.produced[transfer] = now
         self._inbox.put(Posted(now, item.operation, item.target, transfer, run, payload))
 
-    def close(self) -> None:
-        """End the thread."""
+    def end(self) -> None:
+        """As of ``Links``."""
         self._inbox.put(None)
+
+    def close(self) -> None:
+        """As of ``Links``."""
+        self.end()
         self.threads[0].join(2.0)
 
     def _clear(self) -> None:

@@ -34,11 +34,13 @@ class PhasedExecutor(Executor):
     Attributes:
         kind: the devices; ``kind.job(plan, inputs, seed)`` is what one execution does.
         tables: of the problem's graph.
+        under_way: the execution that goes on now.
     """
 
     def __init__(self, problem: PlacementProblem, kind: Any, timeout: float) -> None:
         self.problem, self.kind, self.timeout = problem, kind, timeout
         self.tables = GraphTables.of(problem)
+        self.under_way: Run | None = None
         self._plans: dict[bytes, RunPlan] = {}
 
     def plan(self, assignment: ArrayLike) -> RunPlan:

@@ -121,10 +121,9 @@ class PlacedGraph:
                 raise
 
     def close(self) -> None:
-        """End the executor's threads."""
-        with self._lock:
-            self.ended += 1
-            self.executor.close()
+        """End the executor's threads, and the pass under way if there is one: without waiting for it."""
+        self.ended += 1
+        self.executor.close()
 
     def _check_phases(self) -> None:
         """Everything that a call returns or changes is there after its forward pass."""

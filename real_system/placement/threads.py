@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 from heapq import heappop
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, Protocol
 
 from ...envs.placement import PlacementProblem
-from .executor import ExecutionTimeoutError, explain
+from .executor import ExecutionError, ExecutionTimeoutError, closed, explain
 from .interference import waited_seconds
 from .links import Links
 from .phased import DeviceJob, PhasedExecutor
@@ -42,8 +43,9 @@ class DeviceKind(Protocol):
 class ThreadExecutor(PhasedExecutor):
     """A thread per device takes the best ready operation as soon as it has ended the last one.
 
-    Threads begin with the first execution and live until ``close``, or until an execution fails. One execution goes
-    on at a time. Times are measured in the threads.
+    Threads begin with the first execution and live until ``close``, until an execution fails, or until nobody holds
+    the executor any more; the next execution begins new ones. One execution goes on at a time. Times are measured in
+    the threads.
     """
 
     def __init__(self, problem: PlacementProblem, kind: DeviceKind, timeout: float = 60.0) -> None:
@@ -51,30 +53,33 @@ class ThreadExecutor(PhasedExecutor):
         self._workers: list[_Worker] = []
         self._stuck: list[_Worker] = []
         self._links: Links | None = None
+        self._lock = threading.RLock()
 
     def carry_on(self, run: Run, phase: int, timeout: float | None = None) -> None:
         """As of ``PhasedExecutor``; when something failed, the threads have ended."""
-        self._start_threads()
+        with self._lock:
+            workers, self.under_way = self._start_threads(), run
         interval = sys.getswitchinterval()
         sys.setswitchinterval(min(SWITCH_S, interval))
         run.resumed = perf_counter()
         if phase == 0:
             run.begun = run.resumed
-        for worker in self._workers:
+        for worker in workers:
             worker.tasks.put((run, phase))
         try:
-            self._wait(run, self.timeout if timeout is None else timeout)
+            self._wait(run, len(workers), self.timeout if timeout is None else timeout)
         except BaseException:
             run.stop()
             self._end_threads()
             raise
         finally:
+            self.under_way = None
             sys.setswitchinterval(interval)
 
-    def _wait(self, run: Run, timeout: float) -> None:
+    def _wait(self, run: Run, devices: int, timeout: float) -> None:
         """Until every device has done its part."""
         deadline = perf_counter() + timeout
-        for _ in self._workers:
+        for _ in range(devices):
             try:
                 report = run.reports.get(timeout=max(deadline - perf_counter(), 0.0))
             except Empty:
@@ -84,12 +89,20 @@ class ThreadExecutor(PhasedExecutor):
                     f"{self.problem.graph.title}: the execution did not end within {timeout:g} s; under way: "
                     f"{', '.join(under_way) or 'transfers only'}; give more time with timeout=."
                 ) from None
+            if isinstance(report, Failure) and isinstance(report.error, ExecutionError):
+                raise report.error
             if isinstance(report, Failure):
                 raise explain(report.doing, report.error) from report.error
 
     def close(self) -> None:
-        """End all threads; one inside an operation that does not return ends with it."""
-        self._end_threads()
+        """End all threads; one inside an operation that does not return ends with it.
+
+        Also from another thread: an execution under way ends with ``ExecutionClosedError``.
+        """
+        with self._lock:
+            if self.under_way is not None:
+                self.under_way.fail(self.problem.graph.title, closed(self.problem))
+            self._end_threads()
 
     @property
     def stuck(self) -> list[str]:
@@ -97,27 +110,35 @@ class ThreadExecutor(PhasedExecutor):
         self._stuck = [worker for worker in self._stuck if worker.thread.is_alive()]
         return [worker.thread.name for worker in self._stuck]
 
-    def _start_threads(self) -> None:
+    def _start_threads(self) -> list[_Worker]:
         if not self._workers:
             links = self._links = self.kind.links()
             self._workers = [_Worker(device, links, self.kind) for device in range(self.problem.d)]
+            weakref.finalize(self, _tell_to_end, self._workers, links)
+        return self._workers
 
     def _end_threads(self) -> None:
         workers, self._workers = self._workers, []
+        links, self._links = self._links, None
         for worker in workers:
             worker.tasks.put(None)
         deadline = perf_counter() + PATIENCE_S
         for worker in workers:
             worker.thread.join(max(deadline - perf_counter(), 0.0))
         self._stuck = [worker for worker in [*self._stuck, *workers] if worker.thread.is_alive()]
-        if self._links is not None:
-            self._links.close()
-            self._links = None
+        if links is not None:
+            links.close()
 
     def waited_s(self) -> float:
-        """As of ``PhasedExecutor``; the threads begin here if there are none."""
-        self._start_threads()
-        return waited_seconds(worker.thread.native_id for worker in self._workers)
+        """As of ``PhasedExecutor``; 0 where there are no threads."""
+        return waited_seconds(worker.thread.native_id for worker in list(self._workers))
+
+
+def _tell_to_end(workers: Sequence[_Worker], links: Links) -> None:
+    """Let the threads of an executor end that nobody holds any more; the collector may run in one of them."""
+    for worker in workers:
+        worker.tasks.put(None)
+    links.end()
 
 
 class _Worker:

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -30,6 +31,7 @@ from hadoppler.envs.placement import (
 from hadoppler.envs.placement.interpreter import module_inputs, run as run_plainly
 from hadoppler.envs.placement.tiling import tile
 from hadoppler.real_system.placement import (
+    ExecutionClosedError,
     ExecutionError,
     ExecutionTimeoutError,
     cpu_executor,
@@ -347,6 +349,44 @@ def test_ctrl_c_ends_everything() -> None:
         executor.run([0])
     timer.join()
     assert time.monotonic() - begin < 2.0
+    wait_for_threads(before)
+
+
+@pytest.mark.parametrize("blocked", ["operation", "transfer"])
+def test_closed_from_another_thread_an_execution_ends_at_once(blocked: str) -> None:
+    """Whatever the devices wait for; the next execution begins anew, and nothing is left of either."""
+    times = {"operation": [30.0, 1e-3], "transfer": [1e-3, 1e-3]}[blocked]
+    size = {"operation": 0.0, "transfer": 30.0}[blocked]
+    graph = DataflowGraph.build(flops=times, edges=[(0, 1)], out_bytes=[size, 0.0])
+    before = threading.active_count()
+    executor = emulated_executor(PlacementProblem(graph, Topology.uniform(2)))
+    for _ in range(3):
+        closing: list[float] = []
+
+        def close(when: list[float] = closing) -> None:
+            when.append(time.monotonic())
+            executor.close()
+
+        timer = threading.Timer(0.1, close)
+        timer.start()
+        with pytest.raises(ExecutionClosedError, match="the executor was closed during this execution"):
+            executor.run([0, 1])
+        assert time.monotonic() - closing[0] < 0.5
+        timer.join()
+        wait_for_threads(before)
+
+
+@pytest.mark.parametrize("make", ["cpu", "emulated"])
+def test_an_executor_that_is_dropped_ends_its_threads(make: str) -> None:
+    problem = with_kernel("aten.relu.default")
+    before = threading.active_count()
+    executor = cpu_executor(problem) if make == "cpu" else emulated_executor(problem)
+    executor.run([0, 1])
+    assert threading.active_count() > before
+    dropped = weakref.ref(executor)
+    del executor
+    gc.collect()
+    assert dropped() is None
     wait_for_threads(before)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -16,7 +17,13 @@ from stubborn_devices import stubborn
 from hadoppler.envs.errors import GraphError, PlacementError
 from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, make_graph
 from hadoppler.envs.placement.interpreter import run as run_plainly
-from hadoppler.real_system.placement import ExecutionError, ExecutionTimeoutError, cpu_executor, emulated_executor
+from hadoppler.real_system.placement import (
+    ExecutionClosedError,
+    ExecutionError,
+    ExecutionTimeoutError,
+    cpu_executor,
+    emulated_executor,
+)
 from hadoppler.real_system.placement.cpu import random_inputs
 from hadoppler.real_system.placement.isolation import IsolatedExecutor
 
@@ -84,6 +91,32 @@ def test_a_child_killed_in_mid_run_is_an_error_within_two_seconds() -> None:
             executor.run([0])
         assert time.monotonic() - killed[0] < 2.0
         assert not alive(child)
+
+
+def test_closed_from_another_thread_or_dropped(capfd: pytest.CaptureFixture[str]) -> None:
+    """The execution ends at once; the process of an executor that nobody holds ends without a word."""
+    graph = DataflowGraph.build(flops=[30.0], edges=[])
+    problem = PlacementProblem(graph, Topology.uniform(1))
+    executor = IsolatedExecutor(problem, partial(emulated_executor, problem))
+    executor._start()
+    closing: list[float] = []
+
+    def close(executor: IsolatedExecutor) -> None:
+        closing.append(time.monotonic())
+        executor.close()
+
+    threading.Timer(0.3, close, [executor]).start()
+    with pytest.raises(ExecutionClosedError, match="closed during this execution"):
+        executor.run([0])
+    assert time.monotonic() - closing[0] < 0.5
+    assert executor.process_id is None
+    executor._start()
+    process = executor._process
+    del executor
+    gc.collect()
+    process.join(5.0)
+    assert process.exitcode == 0
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_an_executor_that_cannot_be_made_says_so() -> None:

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -558,6 +559,35 @@ def test_a_closed_executor_forgets_open_passes() -> None:
         loss.backward()
     with placed:
         placed(batch()).sum().backward()  # begins again
+
+
+def test_closed_from_another_thread_a_pass_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed, free = wrapped(mlp(), batch()), threading.Event()
+    compute = CpuJob.compute
+
+    def blocking(job: CpuJob, v: int) -> None:
+        free.wait(10.0)
+        compute(job, v)
+
+    monkeypatch.setattr(CpuJob, "compute", blocking)
+    timer = threading.Timer(0.1, placed.close)
+    timer.start()
+    begin = time.monotonic()
+    with pytest.raises(ExecutionError, match="the executor was closed during this execution"):
+        placed(batch())
+    assert time.monotonic() - begin < 1.0
+    free.set()
+    timer.join()
+
+
+def test_a_module_that_is_dropped_ends_its_threads() -> None:
+    placed = wrapped(mlp(), batch())
+    placed(batch()).sum().backward()
+    del placed
+    gc.collect()
+    deadline = time.monotonic() + 3.0
+    while any(t.name.startswith("device-") for t in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("phase", [0, 1])

@@ -384,6 +384,47 @@ class Views(nn.Module):
         return self.select(self.linear(x))
 
 
+class Recurrent(nn.Module):
+    """The last output of a recurrent layer; single precision, for which oneDNN has layers of its own."""
+
+    def __init__(self, kind: type[nn.RNNBase], **options: Any) -> None:
+        super().__init__()
+        self.layer = kind(WIDTH, 5, batch_first=True, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)[0][:, -1]
+
+
+RECURRENT: dict[str, Callable[[], nn.Module]] = {
+    "lstm": lambda: Recurrent(nn.LSTM),
+    "two layers both ways": lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True),
+    "gru": lambda: Recurrent(nn.GRU),
+    "rnn": lambda: Recurrent(nn.RNN),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_train(name: str) -> None:
+    """To 1e-5 of plain PyTorch in float32; then evaluated, and placed for evaluation alone."""
+    torch.manual_seed(0)
+    module = RECURRENT[name]()
+    plain, x = copy.deepcopy(module), batch(0, 3, 4, WIDTH).float()
+    assert torch.backends.mkldnn.enabled
+    with wrapped(module, x) as placed:
+        for _ in range(2):
+            for each in (placed, plain):
+                optimizer = sgd(each)
+                optimizer.zero_grad()
+                each(x).square().sum().backward()
+                optimizer.step()
+        torch.testing.assert_close(dict(module.state_dict()), dict(plain.state_dict()), rtol=1e-4, atol=1e-5)
+        with torch.no_grad():
+            torch.testing.assert_close(placed.eval()(x), plain.eval()(x), rtol=1e-4, atol=1e-5)
+    with wrapped(module, x, training=False) as placed, torch.no_grad():
+        torch.testing.assert_close(placed(x), plain(x), rtol=1e-4, atol=1e-5)
+    assert torch.backends.mkldnn.enabled
+
+
 VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
     "parts": lambda h: h.chunk(2, 1),
     "part": lambda h: (h[:, 1:3],),

@@ -96,7 +96,7 @@ def capture(
     if not isinstance(args, tuple | list):
         raise GraphError(f"{type(module).__name__}: args is a {type(args).__name__}; give a tuple of arguments.")
     ordered = {key: (kwargs or {})[key] for key in sorted(kwargs or {})}
-    with quiet():
+    with quiet(), _without_onednn() if training else contextlib.nullcontext():
         try:
             neutral, given, named = _on_fake_cpu(module, *_all_different(tuple(args), ordered))
             program = torch.export.export(neutral, given, named, strict=False)
@@ -109,6 +109,15 @@ def capture(
     captured.title = type(module).__name__
     captured.graph.eliminate_dead_code()
     return captured
+
+
+def _without_onednn() -> contextlib.AbstractContextManager[None]:
+    """While a training graph is captured: oneDNN's recurrent layers hand their backward pass a workspace that is no
+    tensor where they do without it; torch's own operators, step by step, give the same values."""
+    import torch
+
+    found: contextlib.AbstractContextManager[None] = torch.backends.mkldnn.flags(enabled=False)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _all_different(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -86,7 +86,8 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
     rows = rows_of(check)
     figures = {"executions": len(executions), "all_executions": time.calls, "dropped": time.dropped, "load": time.load}
     write_results(folder, config, rows, {}, **figures, checked=check.as_rows())
-    print_calibration(console, problem, check, sentences(measured, check, len(executions), time, devices.computes))
+    told = sentences(measured, check, len(executions), time, devices.executor.remarks())
+    print_calibration(console, problem, check, told)
     if config.pictures:
         paths.append(
             save_scatter(folder / "calibration.png", f"{problem.graph.title} on {problem.topology.name}", check)

@@ -91,7 +91,7 @@ def _correlation(row: Mapping[str, Any]) -> str:
 
 
 def sentences(
-    measured: PlacementProblem, check: Check, executions: int, time: MeasuredTime, computes: bool
+    measured: PlacementProblem, check: Check, executions: int, time: MeasuredTime, remarks: Sequence[str]
 ) -> list[str]:
     """What the figures are made of, and what they cannot tell."""
     random = check.names.count("random")
@@ -110,9 +110,7 @@ def sentences(
         told.append(f"The rule of contention that explains the measured times best: {measured.contention}.")
     if not check.comparable:
         told.append("The given costs are in the file's units, so that they have a rank correlation, but no error.")
-    if not computes:
-        told.append("Emulated devices compute nothing: verified is the order of the operations, not their outputs.")
-    return told
+    return told + list(remarks)
 
 
 def save_scatter(path: Path, title: str, check: Check) -> Path:

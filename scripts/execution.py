@@ -16,7 +16,7 @@ from hadoppler.scripts.application import CommandError
 
 if TYPE_CHECKING:
     from hadoppler.envs.placement import Placement, PlacementProblem, Schedule
-    from hadoppler.real_system.placement import Executor
+    from hadoppler.real_system.placement.verified import VerifiedExecutor
 
 LATE_S = 1e-3
 """A device that idled for longer with work at hand was late (our choice: 12 times the usual hop between threads)."""
@@ -27,14 +27,12 @@ class Devices:
     """What executes placements.
 
     Attributes:
-        executor: every execution of it is checked.
+        executor: every execution of it is checked, as far as that is possible.
         unit_s: seconds that a unit of the problem's simulated time stands for; None where that is unknown.
-        computes: whether operations give results; emulated devices only take their time.
     """
 
-    executor: Executor
+    executor: VerifiedExecutor
     unit_s: float | None
-    computes: bool
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,11 @@ def open_devices(config: DictConfig, problem: PlacementProblem) -> Iterator[Devi
     with make_executor(settings, problem, config.graph) as executor:
         if is_emulated(settings):
             unit_s = seconds_per_unit(problem, settings.get("unit_s"), settings.get("bound_s"))
-            yield Devices(VerifiedExecutor(executor), unit_s, computes=False)
+            yield Devices(VerifiedExecutor(executor), unit_s)
             return
         inputs = random_inputs(problem, config.seed)
         unit = None if problem.topology.name == "raw" else 1.0
-        yield Devices(VerifiedExecutor(executor, inputs), unit, computes=True)
+        yield Devices(VerifiedExecutor(executor, inputs), unit)
 
 
 def measure(devices: Devices, placement: Placement, *, runs: int, seed: int) -> Measured:

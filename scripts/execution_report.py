@@ -37,7 +37,7 @@ def measured_row(devices: Devices, simulated: float, found: Measured | None) -> 
         "dropped": found.dropped,
         "clean": found.clean,
         "late": found.late,
-        "verified": "outputs" if devices.computes else "order",
+        "verified": devices.executor.compared,
     }
 
 
@@ -74,10 +74,7 @@ def _explained(devices: Devices, executed: Sequence[Mapping[str, Any]]) -> list[
     ]
     if not all(row["clean"] for row in executed):
         told.append("# other work disturbed every repetition; these are the shortest ones.")
-    if devices.computes:
-        told.append("The outputs of every repetition equal those of one-device execution, up to rounding.")
-    else:
-        told.append("Emulated devices compute nothing: verified is the order of the operations, not their outputs.")
+    told += devices.executor.remarks()
     if devices.unit_s is None:
         told.append("The simulated times are in the file's units of cost, to which seconds do not compare.")
     elif devices.unit_s != 1.0:

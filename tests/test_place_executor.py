@@ -19,6 +19,7 @@ from hadoppler.envs.placement import (
     PlacementProblem,
     TensorType,
     Topology,
+    from_module,
     make_graph,
     simulate,
     write_graph,
@@ -222,6 +223,106 @@ def test_rounding_is_forgiven_and_nothing_else_is() -> None:
         check_outputs(problem, {}, {"y": value})
     with pytest.raises(VerificationError, match="whole numbers"):
         check_outputs(problem, {"y": torch.tensor([2**40 + 1])}, {"y": torch.tensor([2**40])})
+
+
+def executed(problem: PlacementProblem) -> VerifiedExecutor:
+    """After two executions on two devices, checked with random inputs."""
+    with VerifiedExecutor(cpu_executor(problem), random_inputs(problem, 0)) as executor:
+        for _ in range(2):
+            executor.run(np.arange(problem.n) % 2)
+    return executor
+
+
+def one_by_one(*targets: tuple[str, tuple[Any, ...]], shape: tuple[int, ...] = (16, 16)) -> PlacementProblem:
+    """Operations that all read one input, and are all outputs."""
+    builder, kind = GraphBuilder("several"), TensorType(shape)
+    x = builder.add_input("x", kind)
+    outputs = [
+        builder.add(Kernel(target, (x, *args), (kind,)), kind="elementwise", flops=1.0, name=target.split(".")[1])
+        for target, args in targets
+    ]
+    return PlacementProblem(builder.finish(outputs), Topology.this_machine(2))
+
+
+@pytest.mark.parametrize("name", ["products", "layers", "convolutions"])
+def test_random_inputs_keep_deep_graphs_finite(name: str) -> None:
+    if name == "products":
+        builder, kind = GraphBuilder("deep"), TensorType((64, 64))
+        last = builder.add_input("x", kind)
+        for number in range(100):
+            read = last, builder.add_input(f"w{number}", kind)
+            last = builder.add(Kernel("aten.mm.default", read, (kind,)), kind="matmul", flops=1.0)
+        graph = builder.finish([last])
+    else:
+        x = torch.zeros(4, 64) if name == "layers" else torch.zeros(1, 16, 8, 8)
+
+        def layer() -> torch.nn.Module:
+            if name == "layers":
+                return torch.nn.Linear(64, 64)
+            return torch.nn.Sequential(torch.nn.Conv2d(16, 16, 3, padding=1), torch.nn.BatchNorm2d(16))
+
+        module = torch.nn.Sequential(*[layer() for _ in range(60)]).eval()
+        graph = from_module(module, (x,))
+    problem = PlacementProblem(graph, Topology.this_machine(2))
+    executor = executed(problem)
+    assert executor.compared == "outputs"
+    (value,) = executor._expected.values()
+    assert 1e-9 < float(value.abs().max()) < 1e9
+    assert executor.remarks() == [
+        "The outputs of every repetition equal those of one-device execution, up to rounding."
+    ]
+
+
+def test_outputs_that_are_not_finite_are_named() -> None:
+    """The logarithm of negative numbers tells nothing."""
+    log, relu = ("aten.log.default", ()), ("aten.relu.default", ())
+    both = executed(one_by_one(log, relu))
+    assert both.compared == "some outputs"
+    (name,) = both.not_finite
+    first, second = both.remarks()
+    assert first.startswith(f"Nothing was verified of {name}: with the random inputs of this check, one device gives")
+    assert second.startswith("The other outputs of every repetition equal")
+    alone = executed(one_by_one(log))
+    assert alone.compared == "nothing"
+    assert len(alone.remarks()) == 1
+
+
+ATTENTION = "aten.scaled_dot_product_attention.default"
+DRAWING: dict[str, tuple[tuple[str, tuple[Any, ...]], bool]] = {
+    "dropout": (("aten.native_dropout.default", (0.5, True)), True),
+    "dropout in evaluation": (("aten.native_dropout.default", (0.5, False)), False),
+    "bernoulli": (("aten.bernoulli.p", (0.5,)), True),
+    "like": (("aten.rand_like.default", ()), True),
+    "within another": (("aten.add.Tensor", (Kernel("aten.rand.default", ((16, 16),), (TensorType((16, 16)),)),)), True),
+    "attention": ((ATTENTION, ()), False),
+    "attention with dropout": ((ATTENTION, (None, 0.5)), True),
+}
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_what_draws_random_numbers_is_not_compared(name: str) -> None:
+    (target, args), random = DRAWING[name]
+    builder, kind = GraphBuilder("drawing"), TensorType((1, 1, 16, 16) if "attention" in name else (16, 16))
+    x = builder.add_input("x", kind)
+    read = (x, x, x) if "attention" in name else (x,)
+    first = builder.add(Kernel(target, (*read, *args), (kind,)), kind="elementwise", flops=1.0, name="draws")
+    second = builder.add(Kernel("aten.relu.default", (first,), (kind,)), kind="elementwise", flops=1.0)
+    executor = executed(PlacementProblem(builder.finish([second]), Topology.this_machine(2)))
+    assert executor.random == ["draws"] * random
+    assert executor.compared == ("nothing" if random else "outputs")
+    assert random == executor.remarks()[0].startswith("Random numbers are drawn by draws: the outputs are others")
+
+
+def test_modules_with_dropout_are_executed_and_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "dropping.py").write_text(
+        "import torch\n\ndef factory():\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5)), (torch.zeros(4, 8),)\n"
+    )
+    words = ["graph=module", "model=dropping:factory", "topology=this_machine", "method=[heft]", "executor=cpu"]
+    assert place.main([*words, "runs=2", "pictures=false"]) == 0
+    assert results()[0]["rows"][0]["verified"] == "nothing"
+    assert results()[0]["rows"][0]["measured_s"] > 0
+    assert "Random numbers are drawn by 1.native_dropout" in capsys.readouterr().out
 
 
 def test_an_order_that_edges_forbid_is_found() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...envs.errors import GraphError
@@ -166,6 +167,9 @@ class CpuJob:
 def random_inputs(problem: PlacementProblem, seed: int) -> dict[str, torch.Tensor]:
     """A tensor for every graph input, of its type: normal numbers, or zeros for integers.
 
+    Tensors of two and more dimensions are divided by the root of ``fan_in``, so that long chains of products stay
+    finite, and buffers are 1 and more, as among them are variances by which is divided (our choice).
+
     Raises:
         GraphError: an input has no type.
     """
@@ -179,10 +183,22 @@ def random_inputs(problem: PlacementProblem, seed: int) -> dict[str, torch.Tenso
         dtype = getattr(torch, entry.type.dtype)
         if dtype.is_floating_point or dtype.is_complex:
             drawn = torch.complex64 if dtype.is_complex else torch.float32
-            values[entry.name] = torch.randn(entry.type.shape, generator=generator, dtype=drawn).to(dtype)
+            scaled = torch.randn(entry.type.shape, generator=generator, dtype=drawn) / fan_in(entry.type.shape) ** 0.5
+            values[entry.name] = (1.0 + scaled.abs() if entry.role == "buffer" else scaled).to(dtype)
         else:
             values[entry.name] = torch.zeros(entry.type.shape, dtype=dtype)
     return values
+
+
+def fan_in(shape: Sequence[int]) -> int:
+    """Terms of the sums that a tensor of weights takes part in.
+
+    The longer side of a matrix, also of several, for weights stand either way up; of a convolution's weights all but
+    the first dimension; 1 of vectors.
+    """
+    if len(shape) < 2:
+        return 1
+    return max(1, *shape[-2:]) if len(shape) < 4 else max(1, prod(shape[1:]))
 
 
 def cpu_executor(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ...envs.placement import PlacementProblem, interpreter
 from .executor import Execution, ExecutionError, Executor, Options
+from .random_operations import random_operations
 
 if TYPE_CHECKING:
     import torch
@@ -23,17 +24,63 @@ class VerificationError(ExecutionError):
 class VerifiedExecutor(Executor):
     """An executor each of whose executions is checked before it is handed on, without its outputs.
 
+    The outputs of a graph that draws random numbers are not compared.
+
     Args:
         executor: closed with this one.
         inputs: of the graph, for every execution; the outputs must then be those of ``interpreter.run``. None for
             devices that compute nothing: every operation must have begun after all that it reads had arrived.
+
+    Attributes:
+        random: names of the operations that draw random numbers.
+        not_finite: names of the outputs in which one device gives NaN or infinite values, once ``expect`` has run.
     """
 
     def __init__(self, executor: Executor, inputs: Mapping[str, torch.Tensor] | None = None) -> None:
         self.executor, self.inputs = executor, inputs
         self.problem, self.timeout = executor.problem, executor.timeout
+        self.random = [] if inputs is None else random_operations(self.problem.graph)
+        self.not_finite: list[str] = []
         self._expected: dict[str, torch.Tensor] | None = None
         self._knows_inputs = False
+
+    def expect(self) -> None:
+        """Compute on one device what is compared; the first execution does it otherwise, outside of its time-out."""
+        import torch
+
+        if self.inputs is None or self.random or self._expected is not None:
+            return
+        self._expected = interpreter.run(self.problem.graph, self.inputs)
+        self.not_finite = [name for name, value in self._expected.items() if not torch.isfinite(value).all()]
+
+    @property
+    def compared(self) -> Literal["outputs", "some outputs", "order", "nothing"]:
+        """What of every execution is verified."""
+        if self.inputs is None:
+            return "order"
+        if self.random or (self.not_finite and len(self.not_finite) == len(self._expected or {})):
+            return "nothing"
+        return "some outputs" if self.not_finite else "outputs"
+
+    def remarks(self) -> list[str]:
+        """Sentences for people on what was verified, and what was not."""
+        if self.inputs is None:
+            return ["Emulated devices compute nothing: verified is the order of the operations, not their outputs."]
+        if self.random:
+            return [
+                f"Random numbers are drawn by {_some(self.random)}: the outputs are others each time and were not "
+                "compared with those of one device; for dropout, model.eval() makes them comparable. Times are right."
+            ]
+        told = []
+        if self.not_finite:
+            told.append(
+                f"Nothing was verified of {_some(self.not_finite)}: with the random inputs of this check, one device "
+                "gives NaN or infinite values there."
+            )
+        if self.compared != "nothing":
+            other = "other " if self.not_finite else ""
+            told.append(f"The {other}outputs of every repetition equal those of one-device execution, up to rounding.")
+        return told
 
     def _execute(self, assignment: ArrayLike, inputs: Mapping[str, torch.Tensor] | None, options: Options) -> Execution:
         """As of ``Executor``; other ``inputs`` are not taken.
@@ -43,21 +90,25 @@ class VerifiedExecutor(Executor):
         """
         if inputs is not None:
             raise ExecutionError("a verified executor has its inputs already; leave inputs out.")
-        if self.inputs is not None and self._expected is None:
-            self._expected = interpreter.run(self.problem.graph, self.inputs)
+        self.expect()
         given = None if self._knows_inputs else self.inputs
         self._knows_inputs = False  # a process that had to be ended has forgotten them
         done = self.executor.run(assignment, given, **options._asdict())
         self._knows_inputs = True
-        if self._expected is None:
+        if self.inputs is None:
             check_order(self.problem, done)
-        else:
+        elif self._expected is not None:
             check_outputs(self.problem, done.outputs, self._expected)
         return replace(done, outputs={})
 
     def close(self) -> None:
         """Close the executor behind."""
         self.executor.close()
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def check_outputs(

@@ -39,10 +39,9 @@ def make_executor(settings: Mapping[str, Any], problem: PlacementProblem, graph:
         raise CommandError(f"executor.isolate is {isolate!r}; expected thread or process.")
     factory = instantiate(OmegaConf.create({key: value for key, value in settings.items() if key != "isolate"}))
     try:
-        if isolate == "process":
-            made: Executor = IsolatedExecutor(problem, partial(factory, problem), settings.get("timeout", 60.0))
-        else:
-            made = factory(problem)
+        made: Executor = factory(problem)
+        if isolate == "process":  # what is wrong with the settings was told here; its threads begin in the process
+            made = IsolatedExecutor(problem, partial(factory, problem), made.timeout)
     except ModuleNotFoundError as error:
         raise MissingExtraError(
             f"executing placements needs the package {error.name!r}; install it with pip install 'hadoppler[torch]'."

@@ -137,7 +137,7 @@ def test_files_of_ones_own_are_choices_too() -> None:
         (["tracking.mode=offline"], "there is no setting 'tracking.mode'; there are none in tracking."),
         (["stage=online"], "the stage online runs placements on devices; give what runs them"),
         (["executor=emulated"], "executor is for the stage online, which is not among the stages"),
-        (["stage=online", "executor=emulated", "executor.jitter=-1"], "unit_s is"),
+        (["stage=online", "executor=emulated", "executor.jitter=-1"], "jitter is -1; expected a number from 0 up"),
         (
             ["graph=chainmm", "graph.size=10000000", "topology=this_machine", "stage=online", "executor=cpu"],
             "chainmm: its inputs take 2e+15 bytes",

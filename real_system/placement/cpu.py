@@ -12,6 +12,7 @@ from ...envs.placement import PlacementProblem
 from ...envs.placement.interpreter import apply_views, evaluate
 from ...envs.placement.kernel import Reference
 from ...envs.placement.whole_tensors import cut_inputs
+from . import settings
 from .links import Couriers, Links
 from .run_plan import RunPlan
 from .threads import ThreadExecutor
@@ -66,8 +67,7 @@ class CpuDevices(TensorDevices):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.bytes_per_s > 0:
-            raise GraphError(f"bytes_per_s is {self.bytes_per_s}; expected a number above 0.")
+        self.bytes_per_s = settings.rate("bytes_per_s", self.bytes_per_s)
 
     def job_on(self, plan: RunPlan, given: list[Any]) -> CpuJob:
         """As of ``TensorDevices``."""
@@ -208,5 +208,6 @@ def cpu_executor(
 
     Raises:
         GraphError: the graph has no kernels.
+        PlacementError: a number is not usable.
     """
     return ThreadExecutor(problem, CpuDevices(problem, bytes_per_s), timeout)

@@ -179,6 +179,8 @@ def on_gpus(
         raise PlacementError(f"launch is {launch!r}; expected {', '.join(get_args(LaunchMode))}.")
     if not count:
         raise ExecutionError("torch sees no GPU here; use executor=cpu or emulated.")
+    if devices is not None and (isinstance(devices, str) or not isinstance(devices, Iterable)):
+        raise PlacementError(f"devices is {devices!r}; expected a list with the GPU of each device, or null.")
     gpus = [device % count for device in range(problem.d)] if devices is None else list(devices)
     if len(gpus) != problem.d or not all(gpu in range(count) for gpu in gpus):
         raise PlacementError(

@@ -14,6 +14,7 @@ from ...envs.errors import PlacementError
 from ...envs.placement import PlacementProblem, lower_bounds
 from ...envs.placement.graph import Floats
 from ...envs.placement.topology import Contention
+from . import settings
 from .links import Links, TimedLinks, wake_up_on_time
 from .run_plan import RunPlan
 from .threads import ThreadExecutor
@@ -42,13 +43,10 @@ class EmulatedDevices:
     slowness: Floats = field(default_factory=lambda: np.ones(1))
 
     def __post_init__(self) -> None:
-        if not self.unit_s > 0 or not 0 <= self.jitter < 10:
-            raise PlacementError(
-                f"unit_s is {self.unit_s} and jitter {self.jitter}; expected a number above 0 and one from 0 to 10."
-            )
-        self.slowness = np.broadcast_to(np.asarray(self.slowness, dtype=np.float64), (self.truth.d,)).copy()
-        if not (self.slowness > 0).all():
-            raise PlacementError(f"slowness is {self.slowness.tolist()}; expected factors above 0.")
+        if not 0 < self.unit_s < np.inf:
+            raise PlacementError(f"unit_s is {self.unit_s}; expected seconds above 0.")
+        self.jitter = settings.deviation("jitter", self.jitter)
+        self.slowness = settings.factors("slowness", self.slowness, self.truth.d)
 
     def job(self, plan: RunPlan, inputs: Mapping[str, Any] | None, seed: int) -> EmulatedJob:
         """As of ``DeviceKind``; inputs have no meaning here."""
@@ -152,25 +150,26 @@ def emulated_executor(
         )
     unit_s = seconds_per_unit(problem, unit_s, bound_s)
     bandwidth = actual.topology.bandwidth.copy()
-    for entry in slow_links:
-        if len(entry) != 3 or not all(0 <= end < problem.d for end in entry[:2]) or not entry[2] > 0:
-            raise PlacementError(
-                f"slow_links holds {list(entry)}; expected [from, to, factor] with devices from 0 to {problem.d - 1}."
-            )
-        bandwidth[int(entry[0]), int(entry[1])] /= entry[2]
+    for source, target, factor in settings.links("slow_links", slow_links, problem.d):
+        bandwidth[source, target] /= factor
     rule = contention or actual.contention
     actual = replace(actual, contention=rule, topology=actual.topology.with_links(bandwidth=bandwidth))
-    try:
-        factors = np.broadcast_to(np.asarray(slowness, dtype=np.float64), (problem.d,))
-    except ValueError as error:
-        raise PlacementError(f"slowness is {slowness!r}; expected one factor, or {problem.d}, above 0.") from error
+    factors = settings.factors("slowness", slowness, problem.d)
     return ThreadExecutor(problem, EmulatedDevices(actual, unit_s, jitter, factors), timeout)
 
 
 def seconds_per_unit(problem: PlacementProblem, unit_s: float | None = None, bound_s: float | None = None) -> float:
-    """Seconds that a unit of a problem's time takes on emulated devices; see ``emulated_executor``."""
+    """Seconds that a unit of a problem's time takes on emulated devices; see ``emulated_executor``.
+
+    Raises:
+        PlacementError: one of them is not usable, or both are given.
+    """
+    if unit_s is not None and bound_s is not None:
+        raise PlacementError(f"unit_s is {unit_s!r} and bound_s {bound_s!r}; each tells how long all takes: give one.")
     if unit_s is not None:
-        return unit_s
+        return settings.seconds("unit_s", unit_s)
+    if bound_s is not None:
+        settings.seconds("bound_s", bound_s)
     usual = 0.05 if problem.topology.name == "raw" else None
     wanted = usual if bound_s is None else bound_s
     return 1.0 if wanted is None else wanted / (lower_bounds(problem).best or 1.0)

@@ -15,6 +15,7 @@ from ...envs.errors import HadopplerError, PlacementError
 from ...envs.placement import PlacementProblem, Schedule
 from ...envs.placement.graph import Floats, Integers
 from ...envs.placement.placement import is_topological
+from . import settings
 
 if TYPE_CHECKING:
     import torch
@@ -104,15 +105,15 @@ class Executor(ABC):
             priority: [N] the operations, most urgent first.
             mode: ``bulk_synchronous`` waits at the end of each level (longest path from an entry) for all operations
                 and for all transfers into the next one.
-            timeout: seconds.
+            timeout: seconds; infinite for no limit.
             seed: of random jitter, where devices have any.
 
         Raises:
-            PlacementError: assignment or priority do not fit the problem.
+            PlacementError: assignment or priority do not fit the problem, or a number is not usable.
             ExecutionError: an operation failed; it and its device are named, and nothing of the run goes on.
         """
-        limit = self.timeout if timeout is None else timeout
-        return self._execute(assignment, inputs, Options(order, priority, mode, limit, seed))
+        limit = settings.time_out(self.timeout if timeout is None else timeout)
+        return self._execute(assignment, inputs, Options(order, priority, mode, limit, settings.seed(seed)))
 
     @abstractmethod
     def _execute(self, assignment: ArrayLike, inputs: Mapping[str, torch.Tensor] | None, options: Options) -> Execution:

@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 import signal
 from collections.abc import Callable, Mapping
+from math import isinf
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from ...envs.errors import HadopplerError
 from ...envs.placement import PlacementProblem
+from . import settings
 from .executor import Execution, ExecutionError, ExecutionTimeoutError, Executor, Options, closed
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class IsolatedExecutor(Executor):
     """
 
     def __init__(self, problem: PlacementProblem, make: Callable[[], Executor], timeout: float = 60.0) -> None:
-        self.problem, self.make, self.timeout = problem, make, timeout
+        self.problem, self.make, self.timeout = problem, make, settings.time_out(timeout)
         self._process: Any = None
         self._pipe: Connection | None = None
         self._busy = self._closed = False
@@ -105,7 +107,7 @@ class IsolatedExecutor(Executor):
         """
         deadline = perf_counter() + seconds + GRACE_S
         try:
-            if pipe.poll(max(deadline - perf_counter(), 0.0)):
+            if pipe.poll(None if isinf(seconds) else max(deadline - perf_counter(), 0.0)):
                 return pickle.loads(pipe.recv_bytes())
         except (EOFError, OSError):
             self._process.join(1.0)

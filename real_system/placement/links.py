@@ -163,7 +163,8 @@ class Mailbox:
     def take(self, until: float | None) -> Iterator[Posted | None]:
         """All items; where there are none, those that come first, or nothing when the clock shows ``until``."""
         if not self._items:
-            self._bell.acquire(timeout=-1.0 if until is None else max(until - perf_counter(), 0.0))
+            rest = -1.0 if until is None else min(max(until - perf_counter(), 0.0), threading.TIMEOUT_MAX)
+            self._bell.acquire(timeout=rest)
         while self._items:
             yield self._items.popleft()
 

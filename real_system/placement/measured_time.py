@@ -12,6 +12,7 @@ import numpy as np
 from ...envs.errors import PlacementError
 from ...envs.placement import PlacementProblem
 from ...envs.placement.graph import Floats, Integers
+from . import settings
 from .calibration import calibrated
 from .executor import Execution, ExecutionTimeoutError, Executor, Order
 from .interference import load
@@ -66,6 +67,7 @@ class MeasuredTime:
                 f"repeats is {self.repeats}, warm_up {self.warm_up} and window {self.window}; expected whole numbers, "
                 "repeats and window from 1 up."
             )
+        settings.seed(self.seed)
         self.recent = deque(self.recent, maxlen=self.window)
 
     def times(

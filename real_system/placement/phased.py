@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ...envs.placement import PlacementProblem
+from . import settings
 from .executor import Execution, Executor, Options, ranks
 from .run import Job, LevelBarrier, Run
 from .run_plan import GraphTables, RunPlan
@@ -38,7 +39,7 @@ class PhasedExecutor(Executor):
     """
 
     def __init__(self, problem: PlacementProblem, kind: Any, timeout: float) -> None:
-        self.problem, self.kind, self.timeout = problem, kind, timeout
+        self.problem, self.kind, self.timeout = problem, kind, settings.time_out(timeout)
         self.tables = GraphTables.of(problem)
         self.under_way: Run | None = None
         self._plans: dict[bytes, RunPlan] = {}

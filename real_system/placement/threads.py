@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from heapq import heappop
+from math import isinf
 from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, Protocol
@@ -81,7 +82,7 @@ class ThreadExecutor(PhasedExecutor):
         deadline = perf_counter() + timeout
         for _ in range(devices):
             try:
-                report = run.reports.get(timeout=max(deadline - perf_counter(), 0.0))
+                report = run.reports.get(timeout=None if isinf(timeout) else max(deadline - perf_counter(), 0.0))
             except Empty:
                 names = self.problem.graph.names
                 under_way = [f"{names[v]!r} on device {d}" for d, v in enumerate(run.running) if v >= 0]

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from hadoppler.real_system.placement import (
 )
 from hadoppler.real_system.placement.audit import audit
 from hadoppler.real_system.placement.cpu import CpuJob, random_inputs
+from hadoppler.real_system.placement.isolation import IsolatedExecutor
 from hadoppler.real_system.placement.links import Mailbox
 from hadoppler.real_system.placement.memory import peak_memory
 from hadoppler.real_system.placement.threads import ThreadExecutor
@@ -433,6 +435,70 @@ def test_mistakes_are_told() -> None:
     other = PlacementProblem(SMALL["ffnn"](), Topology.this_machine(2))
     with pytest.raises(PlacementError, match="the truth has"):
         emulated_executor(problem, truth=other)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "text": ({"timeout": "abc"}, "timeout is 'abc'; expected seconds above 0, or inf for no limit"),
+    "none": ({"timeout": None}, "timeout is None"),
+    "nan": ({"timeout": float("nan")}, "timeout is nan"),
+    "zero": ({"timeout": 0}, "timeout is 0"),
+    "negative": ({"timeout": -1.0}, "timeout is -1.0"),
+    "true": ({"timeout": True}, "timeout is True"),
+    "unit": ({"unit_s": "abc"}, "unit_s is 'abc'; expected seconds above 0, at most 1e[+]06"),
+    "long unit": ({"unit_s": 1e300}, "unit_s is 1e[+]300"),
+    "bound": ({"bound_s": "abc"}, "bound_s is 'abc'"),
+    "long bound": ({"bound_s": float("inf")}, "bound_s is inf"),
+    "both": ({"unit_s": 1.0, "bound_s": 1.0}, "unit_s is 1.0 and bound_s 1.0; each tells how long all takes: give one"),
+    "jitter": ({"jitter": "x"}, "jitter is 'x'; expected a number from 0 up"),
+    "jitter nan": ({"jitter": float("nan")}, "jitter is nan"),
+    "no list": ({"slow_links": 3}, r"slow_links is 3; expected a list of \[from, to, factor\]"),
+    "no entry": ({"slow_links": [3]}, "slow_links holds 3; expected"),
+    "factor": ({"slow_links": [[0, 1, "x"]]}, r"slow_links holds \[0, 1, 'x'\]; expected .* a factor above 0"),
+    "endless": ({"slow_links": [[0, 1, float("inf")]]}, "slow_links holds"),
+    "itself": ({"slow_links": [[1, 1, 2.0]]}, "two different devices from 0 to 1"),
+    "no device": ({"slow_links": [[0, 2, 2.0]]}, "two different devices from 0 to 1"),
+    "half a device": ({"slow_links": [[0.5, 1, 2.0]]}, "two different devices from 0 to 1"),
+    "slowness": ({"slowness": "x"}, "slowness is 'x'; expected one factor above 0, or a list of 2"),
+    "three": ({"slowness": [1, 2, 3]}, r"slowness is \[1, 2, 3\]; expected one factor above 0, or a list of 2"),
+    "no time": ({"slowness": [1, 0]}, r"slowness is \[1, 0\]"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_settings_are_told_before_anything_begins(name: str) -> None:
+    wrong, told = WRONG[name]
+    problem = PlacementProblem(DataflowGraph.build(flops=[1e-3, 1e-3], edges=[(0, 1)]), Topology.uniform(2))
+    with pytest.raises(PlacementError, match=told) as caught:
+        emulated_executor(problem, **wrong)
+    assert str(caught.value).count("\n") == 0
+    if "timeout" in wrong:
+        kernels = with_kernel("aten.relu.default")
+        for make in (cpu_executor, partial(IsolatedExecutor, make=cpu_executor)):
+            with pytest.raises(PlacementError, match=told):
+                make(kernels, **wrong)  # type: ignore[operator]
+
+
+def test_wrong_rates_and_seeds_are_told() -> None:
+    problem = with_kernel("aten.relu.default")
+    wrong: Any
+    for wrong in ("abc", None, 0, float("nan")):
+        with pytest.raises(PlacementError, match=f"bytes_per_s is {wrong!r}; expected bytes per second above 0"):
+            cpu_executor(problem, bytes_per_s=wrong)
+    with cpu_executor(problem) as executor:
+        with pytest.raises(PlacementError, match="timeout is 0; expected"):
+            executor.run([0, 1], timeout=0)
+        for wrong in (-1, 0.5, "x"):
+            with pytest.raises(PlacementError, match=f"seed is {wrong!r}; expected a whole number from 0 up"):
+                executor.run([0, 1], seed=wrong)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300, 10**7])
+def test_there_may_be_no_time_out(timeout: float) -> None:
+    problem = with_kernel("aten.relu.default")
+    with cpu_executor(problem, timeout=timeout) as executor:
+        assert executor.run([0, 1]).outputs
+    with IsolatedExecutor(problem, partial(cpu_executor, problem), timeout) as isolated:
+        assert isolated.run([0, 1]).outputs
 
 
 def test_limited_links_take_their_time() -> None:

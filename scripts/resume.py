@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from hadoppler.envs.errors import HadopplerError
@@ -26,6 +27,25 @@ def is_training(folder: str | Path) -> bool:
     return _settings(folder) is not None
 
 
+def with_settings(words: Sequence[str]) -> list[str]:
+    """``resume=FOLDER`` alone means all settings with which the training in it began; what is given beside it wins."""
+    resumed = [word.partition("=")[2] for word in words if word.startswith("resume=")]
+    if not resumed or not is_training(resumed[-1]):
+        return list(words)  # the check tells what is wrong with the folder
+    try:
+        text = (Path(resumed[-1]) / ".hydra" / "overrides.yaml").read_text(encoding="utf-8")
+        began = list(map(str, yaml.safe_load(text) or []))
+    except (OSError, ValueError, yaml.YAMLError):
+        return list(words)
+    given = {_key(word) for word in words}
+    return [*(word for word in began if _key(word) not in given), *words]
+
+
+def _key(word: str) -> str:
+    """The setting that a word of the command line gives, adds or takes away."""
+    return word.partition("=")[0].lstrip("+~")
+
+
 def check_resume(config: DictConfig, folder: str) -> None:
     """Refuse a folder before anything in it is touched.
 
@@ -39,12 +59,20 @@ def check_resume(config: DictConfig, folder: str) -> None:
     with held(Path(folder)):
         pass
     given = plain(OmegaConf.to_container(config, resolve=True))
-    now, then = dict(_flat(given)), dict(_flat(began))
+    now, then = dict(flat(given)), dict(flat(began))
     for key in sorted({**now, **then}, key=lambda key: key.count(".")):
         if key.partition(".")[0] not in FREE and now.get(key, ...) != then.get(key, ...):
-            here = f"is {now[key]!r}" if key in now else "is not given"
-            there = f"began with {then[key]!r}" if key in then else "began without it"
+            here = f"is {_told(now, key)}" if _told(now, key) else "is not given"
+            there = f"began with {_told(then, key)}" if _told(then, key) else "began without it"
             raise ResumeError(f"{key} {here}, but the training in {folder} {there}; give the settings it began with.")
+
+
+def _told(values: Mapping[str, Any], key: str) -> str:
+    """A setting of ``_flat``, a group by all that it holds; nothing where there is none."""
+    if key in values:
+        return repr(values[key])
+    mine = [f"{name}={value}" for name, value in values.items() if name.startswith(f"{key}.")]
+    return ", ".join(mine)
 
 
 def _settings(folder: str | Path) -> dict[str, Any] | None:
@@ -57,10 +85,10 @@ def _settings(folder: str | Path) -> dict[str, Any] | None:
     return config if isinstance(config, dict) and "agent" in config else None
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every setting by its full name; an empty group stands for itself."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

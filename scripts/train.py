@@ -24,7 +24,7 @@ from hadoppler.scripts.curves import draw_learning_curve
 from hadoppler.scripts.metrics import read_metrics
 from hadoppler.scripts.progress import TrainingProgress
 from hadoppler.scripts.report import write_results, write_run_record
-from hadoppler.scripts.resume import ResumeError, check_resume
+from hadoppler.scripts.resume import ResumeError, check_resume, with_settings
 from hadoppler.scripts.tracking import Tracker
 
 
@@ -51,7 +51,8 @@ ConfigStore.instance().store(name="train_schema", node=TrainConfig, provider="ha
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return launch("train", run, sys.argv[1:] if arguments is None else arguments, check=check, record=True)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    return launch("train", run, with_settings(words), check=check, record=True)
 
 
 def check(config: DictConfig) -> None:

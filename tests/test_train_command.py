@@ -273,6 +273,29 @@ def test_other_settings_are_refused_and_nothing_is_touched(
     assert contents(folder) == before
 
 
+def test_the_folder_alone_is_enough() -> None:
+    """Its settings are taken from it, but for those that are given."""
+    assert train.main([*PLAN, "agent.trouble=interrupt", "agent.once=true", "seed=5"]) == 130
+    (folder,) = folders()
+    assert train.main([f"resume={folder}", "pictures=false"]) == 0
+    assert folders() == [folder]
+    assert read_metrics(folder) == lines_of(5)
+    assert not (folder / "learning_curve.png").exists()
+
+
+def test_a_group_that_is_missing_is_named_by_what_it_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main(PLAN) == 0
+    (folder,) = folders()
+    record = json.loads((folder / "run.json").read_text())
+    record["config"]["executor"] = {"timeout": 3.0, "isolate": "thread"}
+    (folder / "run.json").write_text(json.dumps(record))
+    assert train.main([*PLAN, f"resume={folder}"]) == 2
+    told = (
+        f"executor is None, but the training in {folder} began with executor.timeout=3.0, executor.isolate=thread; give"
+    )
+    assert told in capsys.readouterr().err
+
+
 def test_what_is_no_training_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.report import plain, write_json, write_results, write_run_record
-from hadoppler.scripts.run_state import held
+from hadoppler.scripts.resume import flat
 
 if TYPE_CHECKING:
     from hadoppler.envs.cluster import Cluster, Workload
@@ -56,6 +56,9 @@ class RunConfig:
 FREE = ("resume", "tracking", "pictures", "linger_s", "quiet_s", "tries", "backend")
 """Settings that may change when a run goes on."""
 
+LEAST_ROUND_S = 0.2
+"""A round that is shorter would be over before its decision is carried out."""
+
 ConfigStore.instance().store(name="run_schema", node=RunConfig, provider="hadoppler")
 OmegaConf.register_new_resolver("continued", lambda folder, there, fresh: there if folder else fresh, replace=True)
 
@@ -63,7 +66,7 @@ OmegaConf.register_new_resolver("continued", lambda folder, there, fresh: there 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return launch("run", run, with_settings(words), check=check_numbers)
+    return launch("run", run, with_settings(words), check=check_numbers, record=True)
 
 
 def with_settings(words: Sequence[str]) -> list[str]:
@@ -86,6 +89,8 @@ def check_numbers(config: DictConfig) -> None:
 
     if config.resume is not None and not (Path(config.resume) / "settings.json").exists():
         raise CommandError(f"resume={config.resume} is no folder of hadoppler run; give one that holds settings.json.")
+    if config.resume is not None:
+        check_settings(config, Path(config.resume))
     if config.clock not in ("wall", "nominal"):
         raise CommandError(f"clock is {config.clock!r}; expected wall or nominal.")
     if config.rates not in ("formula", "table"):
@@ -101,9 +106,22 @@ def check_numbers(config: DictConfig) -> None:
             f"seed is {config.seed}, save_every {config.save_every}, tries {config.tries}; expected whole numbers, the "
             "seed from 0 and the others from 1 up."
         )
+    if config.round_s < LEAST_ROUND_S:
+        raise CommandError(f"round_s is {config.round_s}; expected {LEAST_ROUND_S} seconds or more on real workers.")
     if not config.quiet_s > 0 or not config.linger_s >= 0:
         raise CommandError(f"quiet_s is {config.quiet_s}, linger_s {config.linger_s}; expected seconds above 0.")
     SimulationRules(config.round_s, config.restart_s, config.early_refill, config.mixed_rate, config.consolidation_s)
+
+
+def check_settings(config: DictConfig, folder: Path) -> None:
+    """Refuse to go on with other settings than a run began with."""
+    began = json.loads((folder / "run.json").read_text(encoding="utf-8"))["config"]
+    now, then = (dict(flat(plain(values))) for values in (OmegaConf.to_container(config, resolve=True), began))
+    for key in sorted({**now, **then}, key=lambda key: key.count(".")):
+        if key.partition(".")[0] not in FREE and now.get(key) != then.get(key):
+            raise CommandError(
+                f"{key} is {now.get(key)!r}, but the run in {folder} began with {then.get(key)!r}; give resume= alone."
+            )
 
 
 def run(config: DictConfig) -> list[dict[str, Any]]:
@@ -112,21 +130,31 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
     from hadoppler.scripts.simulate import chosen_schedulers
 
     folder, console = Path(HydraConfig.get().runtime.output_dir), Console()
-    with held(folder):
-        if config.resume is None:
-            write_json(folder / "settings.json", list(HydraConfig.get().overrides.task))
-        write_run_record(folder, config)
-        choices = chosen_schedulers(config)
-        workload: Workload = instantiate(config.workload, seed=config.seed)
-        cluster: Cluster = instantiate(config.cluster)
-        outcomes = run_all(config, folder, console, choices, workload, cluster)
-        rows = run_rows(config, outcomes, workload)
-        rejected = [{"line": row.line, "reason": row.reason} for row in workload.rejected]
-        write_results(folder, config, rows, {}, rejected=rejected, jobs=_job_rows(outcomes))
-        print_run(console, workload, cluster, rows, outcomes, emulated=config.emulate)
-        for path in draw_run(folder, outcomes, workload, cluster) if config.pictures else ():
-            console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+    if config.resume is None:
+        write_json(folder / "settings.json", list(HydraConfig.get().overrides.task))
+    choices = chosen_schedulers(config)
+    workload: Workload = instantiate(config.workload, seed=config.seed)
+    cluster: Cluster = instantiate(config.cluster)
+    check_copies(config, choices)
+    write_run_record(folder, config)
+    outcomes = run_all(config, folder, console, choices, workload, cluster)
+    rows = run_rows(config, outcomes, workload)
+    rejected = [{"line": row.line, "reason": row.reason} for row in workload.rejected]
+    write_results(folder, config, rows, {}, rejected=rejected, jobs=_job_rows(outcomes))
+    print_run(console, workload, cluster, rows, outcomes, emulated=config.emulate)
+    for path in draw_run(folder, outcomes, workload, cluster) if config.pictures else ():
+        console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+    if not any(row["finished"] for row in rows):
+        raise CommandError("no job was finished; the reasons stand above.")
     return rows
+
+
+def check_copies(config: DictConfig, choices: Sequence[Choice]) -> None:
+    """Copies need time to become one."""
+    if config.consolidation_s >= config.round_s and any(choice.make().forks for choice in choices):
+        raise CommandError(
+            f"consolidation_s is {config.consolidation_s}; copies need less than a round of {config.round_s} s for it."
+        )
 
 
 def run_all(
@@ -142,7 +170,7 @@ def run_all(
     from hadoppler.real_system.cluster.emulation import OwnPace, node_speeds
     from hadoppler.real_system.cluster.slots import slots_of
     from hadoppler.real_system.cluster.workloads import pair_jobs
-    from hadoppler.scripts.run_display import RunDisplay
+    from hadoppler.scripts.run_display import ReadyLine, RunDisplay
     from hadoppler.scripts.run_tracking import tracked
 
     pairs = pair_jobs(workload, config.seed)
@@ -154,6 +182,7 @@ def run_all(
         said = f"{len(backend.slots)} workers start; the run's folder is {folder}"
         console.print(said, highlight=False, markup=False, soft_wrap=True)
         backend.start()
+        crew.wait_for_all(told=ReadyLine(console))
         for choice in choices:
             where = folder if len(choices) == 1 else folder / choice.row
             where.mkdir(exist_ok=True)

@@ -28,7 +28,7 @@ class RunDisplay:
     def __init__(self, console: Console, name: str) -> None:
         self.console, self.name = console, name
         self._live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
-        self._next = 0.0
+        self._next, self._told = 0.0, 0
 
     def __enter__(self) -> RunDisplay:
         if self._live is not None:
@@ -43,6 +43,10 @@ class RunDisplay:
 
     def show(self, run: RealRun) -> None:
         """Draw the run as it is now, if it is time to."""
+        for text in run.notes[self._told :]:
+            said = f"{self.name} {run.time:6.1f} s: {text}"
+            self.console.print(said, highlight=False, markup=False, soft_wrap=True)
+        self._told = len(run.notes)
         now = time.monotonic()
         if now < self._next:
             return
@@ -81,6 +85,19 @@ class RunDisplay:
             names = ", ".join(run.cluster.types[kind] for kind in types)
             table.add_row(escape(node.name), escape(names), there, escape(", ".join(jobs)))
         return table
+
+
+class ReadyLine:
+    """Tells now and then how many workers are ready."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self._next = console, time.monotonic() + EVERY_S
+
+    def __call__(self, ready: int, count: int) -> None:
+        """So many of so many."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + EVERY_S
+            self.console.print(f"{ready} of {count} workers are ready", highlight=False)
 
 
 def where(run: RealRun, row: int) -> str:

@@ -82,21 +82,10 @@ def print_run(
 ) -> None:
     """Measured and simulated figures of each scheduler, each job's quality, and what went wrong."""
     speed = "emulated speeds, by sleeping" if emulated else "as fast as they are"
-    title = f"{workload.name}: {len(workload)} jobs on {cluster.name}, {len(cluster.nodes)} nodes, {speed}"
+    count = max(len(outcome.result.jobs) for outcome in outcomes.values())
+    title = f"{workload.name}: {count} jobs on {cluster.name}, {len(cluster.nodes)} nodes, {speed}"
     table = Table(title=escape(title))
-    headers = (
-        "scheduler",
-        "",
-        "TTD [s]",
-        "mean JCT [s]",
-        "CRU",
-        "GRU",
-        "restarts",
-        "finished",
-        "restart [s]",
-        "overruns",
-    )
-    for header in headers:
+    for header in ("scheduler", "", "TTD [s]", "mean JCT", "CRU", "restarts", "done", "overruns"):
         table.add_column(escape(header), justify="left" if header in ("scheduler", "") else "right", no_wrap=True)
     for row in rows:
         for prefix, label in (("", "measured"), ("simulated_", "simulated")):

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from hadoppler.scripts.application import CommandError
+from hadoppler.scripts.run_state import RunningError, held
 
 LOOK_S = 0.1
 
@@ -26,8 +27,19 @@ def running_folder(folder: Path) -> Path:
         ended = store.fact("ended", False)
         store.close()
         if not ended:
+            if not (_at_work(place) or _at_work(place.parent)):
+                raise CommandError(f"run={folder}: no run is under way there; hadoppler run resume={folder} goes on.")
             return place
     raise CommandError(f"run={folder}: the run has ended; begin another one.")
+
+
+def _at_work(folder: Path) -> bool:
+    """Whether a process holds a run's folder."""
+    try:
+        with held(folder):
+            return False
+    except RunningError:
+        return True
 
 
 def wait_for_answer(folder: Path, number: int, seconds: float) -> str | None:

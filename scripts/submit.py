@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class SubmitConfig:
     batch_size: int | None = None
     seed: int | None = None
     weight: float = 1.0
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Any = None
     wait_s: float = 10.0
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -11,7 +13,7 @@ from scripted_workers import ScriptedWorkers
 
 from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, Job, SimulationRules
-from hadoppler.real_system.cluster import session, wall_clock
+from hadoppler.real_system.cluster import job_rates, session, wall_clock
 from hadoppler.real_system.cluster.crew import QUIET_S, Crew
 from hadoppler.real_system.cluster.job_rates import JobRates
 from hadoppler.real_system.cluster.session import RunOutcome, Session
@@ -31,10 +33,10 @@ def jobs_of(*steps: int, workers: int = 1, arrival: Sequence[float] = ()) -> lis
 
 
 def make_session(
-    folder: Path, cluster: str, scheduler: str, workers: ScriptedWorkers | None = None, **more: Any
+    folder: Path, cluster: str | Cluster, scheduler: str, workers: ScriptedWorkers | None = None, **more: Any
 ) -> tuple[Session, ScriptedWorkers]:
     """A session in a folder, and its workers, which are ready."""
-    where = Cluster.parse(cluster)
+    where = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
     found = workers or ScriptedWorkers(where)
     found.start()
     rates = JobRates(where, base_s=more.pop("base_s", 0.05), rates=more.pop("rates", "table"))
@@ -55,11 +57,16 @@ def run_session(
         return (made.resume() if resume else made.run(pairs)), workers
 
 
-def virtual_time(workers: ScriptedWorkers) -> Any:
-    """Let clocks of sessions show the workers' time, and leave out what real learners would do at the end."""
+@contextmanager
+def virtual_time(workers: ScriptedWorkers) -> Iterator[None]:
+    """Let clocks of sessions show the workers' time, and ask no job's code."""
 
     class Clock(wall_clock.WallClock):
         def __init__(self, begun: float = 0.0) -> None:
             super().__init__(begun, lambda: workers.now)
 
-    return patch.multiple(session, WallClock=Clock, evaluate_jobs=lambda store, tracker: {})
+    with (
+        patch.multiple(session, WallClock=Clock, evaluate_jobs=lambda store, checkpoints: ({}, [])),
+        patch.object(job_rates, "ask_apart", lambda questions, **_: [asdict(job_rates.GUESSED) for _ in questions]),
+    ):
+        yield

@@ -21,7 +21,7 @@ Entry = tuple[int, int, int]
 """(node, GPU type, GPUs) of a gang."""
 QUIET_S = 30.0
 """A worker that has said nothing for so long while it trains has stalled (our choice)."""
-PATIENCE_S = 5.0
+PATIENCE_S = 2.0
 """How long a gang that was told to stop may take beyond its step, before its workers are ended."""
 
 
@@ -145,15 +145,23 @@ class Crew:
         self._preparing.add(slot)
         self.backend.send(slot, Prepare(self._tasks))
 
-    def wait_for_all(self, timeout: float = 120.0) -> None:
+    def wait_for_all(self, timeout: float | None = None, told: Callable[[int, int], None] | None = None) -> None:
         """Wait until every worker is ready.
+
+        Args:
+            timeout: seconds; by default a minute, and ten for each worker.
+            told: called with how many are ready, and how many there are.
 
         Raises:
             WorkerError: one did not become ready.
         """
+        count = len(self.backend.slots)
+        timeout = 60.0 + 10.0 * count if timeout is None else timeout
         until = self.clock() + timeout
         while self._gone:
             self.news(until)
+            if told is not None:
+                told(count - len(self._gone), count)
             if self.clock() >= until:
                 raise WorkerError(
                     f"{len(self._gone)} of {len(self.backend.slots)} workers did not become ready within "

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...envs.cluster import Cluster
+from ...envs.cluster.facts import GPUS
 from ...envs.cluster.scheduler import Floats
 from ...envs.errors import ClusterError
 from .training_job import JobSpec
@@ -21,19 +22,27 @@ HEADROOM = 5.0
 
 
 def node_speeds(cluster: Cluster) -> Floats:
-    """[R] relative speeds of the cluster's types; 1 for all where none is given.
+    """[R] relative speeds of a cluster's types: those that it gives, else by the peak FLOP/s of known GPUs.
+
+    The second rule is our choice.
 
     Raises:
-        ClusterError: some types have one and some have not.
+        ClusterError: some types have a relative speed and some have not, or an unknown type stands beside others.
     """
-    known = cluster.relative_speed
-    missing = [kind for kind in cluster.types if kind not in known]
-    if known and missing:
+    given, types = cluster.relative_speed, cluster.types
+    missing = [kind for kind in types if kind not in (given or GPUS)]
+    if missing and (given or len(types) > 1):
+        what = "others have" if given else "and is no known GPU"
         raise ClusterError(
-            f"cluster {cluster.name}: {missing[0]} has no relative_speed, others have; give one for every type, so "
-            "that it can be emulated."
+            f"cluster {cluster.name}: {missing[0]} has no relative_speed, {what}; give one for every type in a file "
+            f"(cluster=file), such as relative_speed: {{{', '.join(f'{kind}: 1.0' for kind in types)}}}."
         )
-    return np.array([known.get(kind, 1.0) for kind in cluster.types])
+    if missing:
+        return np.ones(1)
+    if given:
+        return np.array([given[kind] for kind in types])
+    peak = np.array([GPUS[kind].flops_per_s for kind in types])
+    return peak / peak.max()
 
 
 @dataclass(frozen=True)

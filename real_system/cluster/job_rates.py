@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from ...envs.cluster import Cluster, ThroughputTable
 from ...envs.cluster.estimation import estimate_table
-from ...envs.cluster.facts import GPUS, GpuFacts
+from ...envs.cluster.facts import GPUS, GpuFacts, ModelFacts
 from ...envs.cluster.job import join_kind
 from ...envs.errors import ClusterError
+from .apart import ask_apart
 from .crew import Pace
 from .emulation import HEADROOM, EmulatedPace, OwnPace, node_speeds
 from .training_job import JobSpec
@@ -20,7 +19,9 @@ from .training_job import JobSpec
 Rates = Literal["formula", "table"]
 CORE = GpuFacts(50e9, 10e9, 10e9, "one processor core (our choice)")
 """What the formula knows of a node of speed 1 that is emulated."""
-MEASURED_STEPS = 10
+GUESSED_S = 0.05
+GUESSED = ModelFacts(1e6, 1e5, 1e3, 1e5, source="a guess: the job's code could not be asked")
+"""For jobs whose code fails before it trains: it will tell itself what is wrong."""
 
 
 @dataclass
@@ -33,29 +34,50 @@ class JobRates:
         base_s: seconds of a step at speed 1, where emulated; None: ``HEADROOM`` times what it takes to compute.
         rates: what schedulers are shown first: the ``formula``'s estimates, which measurements correct, or the
             ``table`` of the emulated rates, which nothing corrects.
+        problems: sentences about jobs whose code could not be asked.
     """
 
     cluster: Cluster
     emulated: bool = True
     base_s: float | None = 0.03
     rates: Rates = "formula"
+    problems: list[str] = field(default_factory=list)
     _base: dict[tuple[str, int], float] = field(default_factory=dict)
+    _facts: dict[str, ModelFacts] = field(default_factory=dict)
     _kinds: dict[tuple[str, int, int], JobSpec] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._speed = node_speeds(self.cluster)
-        if self.base_s is not None and not self.base_s > 0:
+        if self.base_s is not None and not 0 < self.base_s < float("inf"):
             raise ClusterError(f"base_s is {self.base_s}; expected seconds above 0, or null to measure.")
         if self.rates == "table" and not self.emulated:
             raise ClusterError("rates=table needs emulated nodes, whose rates are known; use rates=formula.")
 
     def prepare(self, specs: Iterable[JobSpec]) -> None:
-        """Get to know jobs: their kinds, and the base seconds of their steps."""
-        for spec in specs:
-            self._kinds.setdefault((spec.task, spec.batch_size, spec.workers), spec)
-            if self.emulated and (spec.task, spec.batch_size) not in self._base:
-                base = HEADROOM * step_seconds(spec) if self.base_s is None else self.base_s
-                self._base[spec.task, spec.batch_size] = base
+        """Get to know jobs: their kinds, what a step of theirs computes, and how long it takes.
+
+        A job's code is asked in a process of its own; what cannot be learned is guessed, and told in ``problems``.
+        """
+        new = [spec for spec in specs if (spec.task, spec.batch_size, spec.workers) not in self._kinds]
+        self._kinds |= {(spec.task, spec.batch_size, spec.workers): spec for spec in new}
+        unknown = {(spec.task, spec.batch_size): spec for spec in new}
+        asked = [spec for key, spec in unknown.items() if key not in self._base]
+        if self.emulated and self.base_s is not None:
+            self._base |= dict.fromkeys(((spec.task, spec.batch_size) for spec in asked), self.base_s)
+        elif self.emulated:
+            for spec, answer in zip(asked, ask_apart([("seconds", spec, "") for spec in asked]), strict=True):
+                self._note(answer)
+                known = isinstance(answer, dict)
+                self._base[spec.task, spec.batch_size] = HEADROOM * answer["seconds"] if known else GUESSED_S
+        if self.rates == "formula":
+            missing = [spec for spec in unknown.values() if spec.task not in self._facts]
+            for spec, answer in zip(missing, ask_apart([("facts", spec, "") for spec in missing]), strict=True):
+                self._note(answer)
+                self._facts[spec.task] = ModelFacts(**answer) if isinstance(answer, dict) else GUESSED
+
+    def _note(self, answer: dict[str, Any] | str) -> None:
+        if isinstance(answer, str):
+            self.problems.append(answer)
 
     @property
     def pace(self) -> Pace:
@@ -79,47 +101,15 @@ class JobRates:
         return None if self.rates == "table" else self._formula()
 
     def _formula(self) -> ThroughputTable:
-        from .task_facts import task_facts
-
-        models = {spec.task: task_facts(spec) for spec in self._kinds.values()}
         kinds = [(join_kind(task, batch), workers) for task, batch, workers in self._kinds]
-        return estimate_table(kinds, self.cluster.types, models=models, gpus=self._gpus())
+        return estimate_table(kinds, self.cluster.types, models=self._facts, gpus=self._gpus())
 
     def _gpus(self) -> dict[str, GpuFacts]:
         if not self.emulated:
-            return dict(GPUS)
+            return {**GPUS, "cpu": CORE}
         return {
             kind: GpuFacts(
                 speed * CORE.flops_per_s, speed * CORE.memory_bytes_per_s, speed * CORE.pcie_bytes_per_s, "emulated"
             )
             for kind, speed in zip(self.cluster.types, self._speed.tolist(), strict=True)
         }
-
-
-def step_seconds(spec: JobSpec, steps: int = MEASURED_STEPS) -> float:
-    """Median seconds that a step takes to compute here, on one thread."""
-    import torch
-
-    from .learner import Learner
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        learner = Learner(spec)
-        whole = slice(0, spec.batch_size)
-        times = []
-        for number in range(steps + 3):
-            begin = time.perf_counter()
-            learner.step(number, 1, whole)
-            times.append(time.perf_counter() - begin)
-        return median(times[3:])
-    finally:
-        torch.set_num_threads(threads)
-
-
-def make_specs(jobs: Sequence, seed: int) -> list[JobSpec]:
-    """Specs of a workload's jobs, whose models are names of tasks; each job has its own seed."""
-    return [
-        JobSpec(job.id, job.model, int(job.steps), job.workers, job.batch_size or 32, seed * 100_003 + number)
-        for number, job in enumerate(jobs)
-    ]

@@ -103,6 +103,9 @@ class JobSource:
         known = {job.id for job in run.workload.jobs} | {job.id for job, _ in self.later}
         if spec.id in known:
             raise RequestError(f"there is a job {spec.id!r} already; give another id.")
+        most = run.cluster.gpus if run.state.mixes else int(run.cluster.gpus_of_type.max())
+        if spec.workers > most:
+            raise RequestError(f"job {spec.id!r} asks {spec.workers} workers; the run can give it {most} at most.")
         weight = float(content.get("weight", 1.0))
         return Job(spec.id, now, spec.workers, float(spec.steps), spec.task, spec.batch_size, weight), spec
 

@@ -181,6 +181,9 @@ class LiveRun(RealRun):
         before = self._gangs.alive.copy()
         for news in self.crew.news(until):
             self._take(news)
+        for (row, _), post in self.posts.items():
+            if not post.forked:
+                self.tracker.note(row, post.base + post.gang.steps - self.tracker.jobs[row].done)
         return before & ~self._gangs.alive
 
     def _take(self, news: News) -> None:
@@ -202,14 +205,11 @@ class LiveRun(RealRun):
         if news.kind == "started":
             if not self.posts[key].leaving:
                 self._gangs.work_start[self.find(key)] = self.time
-            self.overheads.restarts.append(self.time - news.gang.ordered)
+            self.overheads.restarts_s.append(self.time - news.gang.ordered)
         elif news.kind == "saved":
             self.take_saved(news)
         else:
             self._close(key)
-        post = self.posts.get(key)
-        if post is not None and not post.forked:
-            self.tracker.note(key[0], post.base + post.gang.steps - self.tracker.jobs[key[0]].done)
 
     def _close(self, key: Key) -> None:
         """A gang is over."""
@@ -241,7 +241,7 @@ class LiveRun(RealRun):
             return
         begin = self.crew.clock()
         self.tracker.consolidate(row)
-        self.overheads.consolidations.append(self.crew.clock() - begin)
+        self.overheads.consolidations_s.append(self.crew.clock() - begin)
         if job.finished:
             self._finish(row)
 
@@ -263,6 +263,8 @@ class LiveRun(RealRun):
             self.state.jobs.gang[row] = int(others[0]) if len(others) else -1
         if post is None:
             return
+        if not post.forked:
+            self.tracker.note(row, post.base + post.gang.steps - self.tracker.jobs[row].done)
         self.state.jobs.lost[row] += post.gang.steps if post.forked else self.tracker.fall_back(row)
         if not self.count_failure(row, post.gang):
             if post.forked:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -60,8 +60,8 @@ class Post:
 class Overheads:
     """Seconds that restarts and consolidations really took."""
 
-    restarts: list[float] = field(default_factory=list)
-    consolidations: list[float] = field(default_factory=list)
+    restarts_s: list[float] = field(default_factory=list)
+    consolidations_s: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +109,7 @@ class RealRun(Simulation):
         self.posts: dict[Key, Post] = {}
         self.overheads = Overheads()
         self.overruns = 0
+        self.notes: list[str] = []
         self._view_shown: ClusterView | None = None
 
     def next_view(self) -> ClusterView | None:
@@ -130,6 +131,7 @@ class RealRun(Simulation):
 
     def note(self, kind: str, row: int | None, text: str) -> None:
         """Something happened that people should know."""
+        self.notes.append(text if row is None else f"job {self.workload.jobs[row].id!r}: {text}")
         self.store.add_event(self.time, kind, "" if row is None else self.workload.jobs[row].id, text)
 
     def tell(self) -> None:
@@ -208,7 +210,8 @@ class RealRun(Simulation):
         """What the simulator's books hold, for the store."""
         jobs, use = self.state.jobs, self.state.use
         kept = {name: getattr(jobs, name).tolist() for name in BOOKED}
-        return kept | {"time": self.time, "held": use.held.tolist(), "worked": use.worked.tolist()}
+        took = {"overruns": self.overruns, **asdict(self.overheads)}
+        return kept | took | {"time": self.time, "held": use.held.tolist(), "worked": use.worked.tolist()}
 
     def restore(self, books: dict[str, Any], statuses: Sequence[str]) -> None:
         """Take up the books of a run that was interrupted; nothing runs."""
@@ -216,6 +219,7 @@ class RealRun(Simulation):
         for name in BOOKED:
             getattr(self.state.jobs, name)[:count] = books[name]
         self.state.use.held[:], self.state.use.worked[:] = books["held"], books["worked"]
+        self.overruns, self.overheads = books["overruns"], Overheads(books["restarts_s"], books["consolidations_s"])
         self.time = self._origin = float(books["time"])
         self._number = 0.0
         self.state.arrive(self.time)

@@ -16,6 +16,7 @@ from ...envs.cluster.estimator import RateEstimator
 from ...envs.cluster.scheduler import begin
 from ...envs.cluster.simulator import drive
 from ...envs.errors import HadopplerError
+from .apart import ask_apart
 from .checkpoints import Checkpoints
 from .crew import Crew
 from .decisions import FILE as DECISIONS, DecisionLog, read_decisions, replay
@@ -107,6 +108,8 @@ class Session:
         """
         store = RunStore(self.folder)
         try:
+            if store.fact("ended"):
+                raise StoreError(f"{store.path}: the run has ended; its results stand in its folder.")
             if store.fact("clock") != self.clock:
                 raise StoreError(
                     f"{store.path}: the run was begun with clock={store.fact('clock')}; go on with the same."
@@ -142,11 +145,14 @@ class Session:
             raise
         finally:
             decisions.close()
-        quality = evaluate_jobs(store, tracker)
+        quality, wrong = evaluate_jobs(store, tracker.checkpoints)
+        problems = [*self.rates.problems, *problems, *wrong]
         store.write_facts(ended=True)
         result = run.result(self.scheduler.name, seconds)
         took = run.overheads
-        return RunOutcome(result, quality, took.restarts, took.consolidations, run.overruns, store.events(), problems)
+        return RunOutcome(
+            result, quality, took.restarts_s, took.consolidations_s, run.overruns, store.events(), problems
+        )
 
     def _nominal(self, parts: RunParts, pairs: Pairs, resumed: bool) -> tuple[RealRun, list[str]]:
         """The whole workload from the beginning; saved steps are not made again."""
@@ -208,18 +214,16 @@ class Session:
         begin(self.scheduler, workload, self.cluster, self.rules.round_s, np.random.default_rng(self.seed))
 
 
-def evaluate_jobs(store: RunStore, tracker: JobTracker) -> dict[str, dict[str, float]]:
-    """Quality of all finished jobs on held-out samples, by id; what is known already is not computed again."""
-    from .learner import Learner, unpack
-
-    found = {}
-    for row, stored in enumerate(store.jobs()):
-        job = tracker.jobs[row]
-        if stored.status != FINISHED or job.state is None:
-            continue
-        if stored.quality is None:
-            learner = Learner(job.spec)
-            learner.load(unpack(job.state))
-            store.set_quality(row, learner.evaluate())
-        found[stored.job.id] = dict(store.jobs()[row].quality or {})
-    return found
+def evaluate_jobs(store: RunStore, checkpoints: Checkpoints) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """Quality of all finished jobs on held-out samples, by id, and what went wrong; asked once of each job."""
+    jobs = store.jobs()
+    asked = [row for row, stored in enumerate(jobs) if stored.status == FINISHED and stored.quality is None]
+    files = [str(checkpoints.folder / store.checkpoints(row)[0].file) for row in asked]
+    answers = ask_apart([("quality", jobs[row].spec, file) for row, file in zip(asked, files, strict=True)])
+    for row, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, dict):
+            store.set_quality(row, answer)
+    found = {stored.job.id: dict(stored.quality) for stored in store.jobs() if stored.quality is not None}
+    wrong = [answer for answer in answers if isinstance(answer, str)]
+    broken = [name for name, figures in found.items() if not np.isfinite(list(figures.values())).all()]
+    return found, wrong + [f"job {name!r}: a figure of its quality is not finite." for name in broken]

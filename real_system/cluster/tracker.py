@@ -95,7 +95,7 @@ class JobTracker:
 
     def note(self, row: int, steps: int) -> None:
         """A gang of the job has done so many steps since its last state."""
-        self.jobs[row].at_risk = steps
+        self.jobs[row].at_risk = max(0, steps)
 
     def save(self, row: int, done: int, issued: int, state: bytes) -> None:
         """A new state of a job counts.

@@ -40,7 +40,10 @@ def task_workload(
     Raises:
         TraceError: a number is out of range.
     """
-    low, high = steps if len(steps) == 2 else (0, 0)
+    tasks = [tasks] if isinstance(tasks, str) else tasks
+    if len(steps) != 2 or any(value != int(value) for value in steps):
+        raise TraceError(f"steps is {list(steps)}; expected two whole numbers, [fewest, most].")
+    low, high = steps
     if jobs < 1 or not 1 <= low <= high or not tasks or not workers or min(workers) < 1:
         raise TraceError(
             f"jobs is {jobs}, tasks {list(tasks)}, steps {list(steps)}, workers {list(workers)}; expected a number of "

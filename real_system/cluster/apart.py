@@ -1,0 +1,131 @@
+"""A job's own code in a process of its own: whatever it does there, the run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...envs.errors import HadopplerError
+from .training_job import JobSpec
+from .worker import ENVIRONMENT
+
+PATIENCE_S = 60.0
+"""How long one question to a job's code may take (our choice)."""
+PROGRAM = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+import sys
+sys.path[:] = {path!r}
+from hadoppler.real_system.cluster.apart import serve
+serve({questions}, {answers})
+"""
+Question = tuple[str, JobSpec, str]
+"""``facts``, ``seconds`` or ``quality``; of which job; path of a saved state, for ``quality``."""
+
+
+def ask_apart(questions: Sequence[Question], patience_s: float = PATIENCE_S) -> list[dict[str, Any] | str]:
+    """Answers to questions about jobs, in order; a sentence where a job's code failed, ended its process or hung."""
+    answers: list[dict[str, Any] | str] = []
+    while len(answers) < len(questions):
+        answers += _ask_some(questions[len(answers) :], patience_s)
+    return answers
+
+
+def _ask_some(questions: Sequence[Question], patience_s: float) -> list[dict[str, Any] | str]:
+    """Answers up to the first that ends the process."""
+    theirs, mine = os.pipe(), os.pipe()
+    program = PROGRAM.format(path=sys.path, questions=theirs[0], answers=mine[1])
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=os.environ | ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        pass_fds=[theirs[0], mine[1]],
+        start_new_session=True,
+    )
+    os.close(theirs[0])
+    os.close(mine[1])
+    found: list[dict[str, Any] | str] = []
+    try:
+        with os.fdopen(theirs[1], "w") as told, os.fdopen(mine[0]) as heard:
+            told.write(json.dumps([[kind, asdict(spec), path] for kind, spec, path in questions]))
+            told.close()
+            for _, spec, _ in questions:
+                line = heard.readline() if _comes(heard.fileno(), patience_s) else ""
+                if not line:
+                    late = process.poll() is None and not _ended(process)
+                    what = (
+                        f"did not answer within {patience_s:g} s" if late else f"ended its process ({process.wait()})"
+                    )
+                    found.append(f"job {spec.id!r} (task {spec.task}): its code {what}.")
+                    break
+                found.append(json.loads(line))
+    finally:
+        process.kill()
+        process.wait()
+    return found
+
+
+def _comes(number: int, seconds: float) -> bool:
+    return bool(select.select([number], [], [], seconds)[0])
+
+
+def _ended(process: subprocess.Popen) -> bool:
+    """Whether it is over, a moment after it closed its end."""
+    until = time.monotonic() + 1.0
+    while process.poll() is None and time.monotonic() < until:
+        time.sleep(0.01)
+    return process.poll() is not None
+
+
+def serve(questions: int, answers: int) -> None:
+    """What the process does: answer each question with a line."""
+    import torch
+
+    torch.set_num_threads(1)
+    with os.fdopen(questions) as heard, os.fdopen(answers, "w") as told:
+        for kind, spec, path in json.load(heard):
+            try:
+                answer: Any = ANSWERS[kind](JobSpec(**spec), path)
+            except HadopplerError as error:
+                answer = str(error)
+            except Exception as error:
+                answer = f"job {spec['id']!r} (task {spec['task']}): its code failed ({type(error).__name__}: {error})."
+            told.write(json.dumps(answer) + "\n")
+            told.flush()
+
+
+def _facts(spec: JobSpec, path: str) -> dict[str, Any]:
+    from .task_facts import task_facts
+
+    return asdict(task_facts(spec))
+
+
+def _seconds(spec: JobSpec, path: str) -> dict[str, float]:
+    """Median seconds that a step takes to compute, on one thread."""
+    from .learner import Learner
+
+    learner, times = Learner(spec), list[float]()
+    for number in range(13):
+        begin = time.perf_counter()
+        learner.step(number, 1, slice(0, spec.batch_size))
+        times.append(time.perf_counter() - begin)
+    return {"seconds": sorted(times[3:])[5]}
+
+
+def _quality(spec: JobSpec, path: str) -> dict[str, float]:
+    from .learner import Learner, unpack
+
+    learner = Learner(spec)
+    learner.load(unpack(Path(path).read_bytes()))
+    return {name: float(value) for name, value in learner.evaluate().items()}
+
+
+ANSWERS = {"facts": _facts, "seconds": _seconds, "quality": _quality}

@@ -19,7 +19,7 @@ from rich.console import Console
 from hadoppler import place
 from hadoppler.scripts.application import CommandError, launch
 from hadoppler.scripts.calibration_report import Check, print_calibration, rows_of, save_scatter, sentences
-from hadoppler.scripts.execution import execution_bar, open_devices
+from hadoppler.scripts.execution import execution_bar, expect_outputs, open_devices, say
 from hadoppler.scripts.place import build_problem
 from hadoppler.scripts.report import write_results, write_run_record
 
@@ -71,6 +71,8 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
     problem = build_problem(config)
     with open_devices(config, problem) as devices, execution_bar(console) as bar:
         write_run_record(folder, config)
+        expect_outputs(devices, console, bar)
+        say(console, f"executing about {config.runs + len(FIRST) + 2 * config.checked * config.repeats} times")
         task = bar.add_task("", total=config.runs + len(FIRST) + 2 * config.checked)
 
         def step(doing: str) -> None:

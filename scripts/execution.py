@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -77,8 +77,13 @@ def open_devices(config: DictConfig, problem: PlacementProblem) -> Iterator[Devi
         yield Devices(VerifiedExecutor(executor, inputs), unit)
 
 
-def measure(devices: Devices, placement: Placement, *, runs: int, seed: int) -> Measured:
+def measure(
+    devices: Devices, placement: Placement, *, runs: int, seed: int, watch: Callable[[], None] = lambda: None
+) -> Measured:
     """Execute a placement until ``runs`` repetitions after a warm-up were clean, or too many were not.
+
+    Args:
+        watch: called before each repetition.
 
     Raises:
         ExecutionError: an operation failed or took too long, or the outputs are wrong.
@@ -87,7 +92,7 @@ def measure(devices: Devices, placement: Placement, *, runs: int, seed: int) -> 
     from hadoppler.real_system.placement.measured_time import MOST_REPETITIONS, MeasuredTime
 
     order: Any = placement.execution
-    time = MeasuredTime(devices.executor, order, repeats=runs, window=MOST_REPETITIONS * runs, seed=seed)
+    time = MeasuredTime(devices.executor, order, repeats=runs, window=MOST_REPETITIONS * runs, seed=seed, watch=watch)
     median, kept = time.measure(placement.assignment, placement.order)
     shown = min(time.recent, key=lambda done: abs(done.makespan - median))
     clean = time.dropped < time.calls - time.warm_up
@@ -102,16 +107,39 @@ def execute_all(
 
     measured, failures = dict[str, Measured](), dict[str, str]()
     with execution_bar(console) as bar:
-        task = bar.add_task("executing", total=len(answers))
-        for name, placement in answers.items():
-            bar.update(task, description=f"executing {name}")
-            bar.refresh()
+        expect_outputs(devices, console, bar)
+        task = bar.add_task("", total=len(answers) * (runs + 1))
+        for number, (name, placement) in enumerate(answers.items()):
+            say(console, f"executing {name}: {runs} times and a warm-up ({number + 1} of {len(answers)})")
+            steps = iter(range(number * (runs + 1), (number + 1) * (runs + 1)))
+
+            def watch(steps: Iterator[int] = steps, doing: str = f"executing {name}") -> None:
+                """Where it is; repetitions that are made again because they were disturbed do not move the bar."""
+                bar.update(task, completed=next(steps, None), description=doing)
+                bar.refresh()
+
             try:
-                measured[name] = measure(devices, placement, runs=runs, seed=seed)
+                measured[name] = measure(devices, placement, runs=runs, seed=seed, watch=watch)
             except ExecutionError as error:
                 failures[name] = str(error)
-            bar.advance(task)
     return measured, failures
+
+
+def expect_outputs(devices: Devices, console: Console, bar: Progress) -> None:
+    """Compute on one device what outputs are compared with; no time-out ends that, so it is told."""
+    if devices.executor.compared == "outputs":
+        doing = "computing on one device what the outputs are compared with (no time-out)"
+        say(console, doing)
+        task = bar.add_task(doing, total=1)
+        bar.refresh()
+        devices.executor.expect()
+        bar.remove_task(task)
+
+
+def say(console: Console, doing: str) -> None:
+    """A line of progress where there is no terminal that shows a bar."""
+    if not console.is_terminal:
+        console.print(doing, highlight=False, markup=False, soft_wrap=True)
 
 
 def execution_bar(console: Console) -> Progress:

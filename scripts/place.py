@@ -63,10 +63,11 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
         answers, failures, defects = decide(config, problem, methods, folder, console)
         if not answers:
             raise CommandError("no method gave a placement: " + " ".join(failures.values()))
+        rows = simulated(problem, answers, failures, console)
         measured, mishaps = dict[str, Measured](), dict[str, str]()
         if devices:
             measured, mishaps = execute_all(devices, answers, console, runs=config.runs, seed=config.seed)
-    rows = report(config, problem, answers, failures, devices, measured, mishaps)
+    report(config, problem, answers, rows, failures, devices, measured, mishaps, console)
     if mishaps:
         raise CommandError("executed, these failed: " + " ".join(f"{name} ({why})" for name, why in mishaps.items()))
     if defects:
@@ -97,35 +98,46 @@ def decide(
     return answers, failures, defects
 
 
-def report(
-    config: DictConfig,
-    problem: PlacementProblem,
-    answers: dict[str, Placement],
-    failures: dict[str, str],
-    devices: Devices | None,
-    measured: dict[str, Measured],
-    mishaps: dict[str, str],
+def simulated(
+    problem: PlacementProblem, answers: dict[str, Placement], failures: dict[str, str], console: Console
 ) -> list[dict[str, Any]]:
-    """Print and write everything; returns the rows of the table."""
+    """Print the table of simulated times; returns its rows."""
     from hadoppler.envs.placement import lower_bounds
 
-    folder, console, bounds = Path(HydraConfig.get().runtime.output_dir), Console(), lower_bounds(problem)
+    bounds = lower_bounds(problem)
     rows = [result_row(problem, placement, bounds.best) for placement in answers.values()]
     best = min(row["makespan"] for row in rows)
     for row in rows:
         row["ratio_best"] = row["makespan"] / best if best > 0 else 1.0
-        if devices:
-            row |= measured_row(devices, row["makespan"], measured.get(row["method"]))
-    more = {"mishaps": mishaps} if devices else {}
-    write_results(folder, config, rows, failures, **more)
     print_placements(console, problem, bounds, rows, failures)
+    return rows
+
+
+def report(
+    config: DictConfig,
+    problem: PlacementProblem,
+    answers: dict[str, Placement],
+    rows: list[dict[str, Any]],
+    failures: dict[str, str],
+    devices: Devices | None,
+    measured: dict[str, Measured],
+    mishaps: dict[str, str],
+    console: Console,
+) -> None:
+    """Add to ``rows`` what was measured, print that, and write everything."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    more: dict[str, Any] = {}
+    if devices:
+        more["mishaps"] = mishaps
+        for row in rows:
+            row |= measured_row(devices, row["makespan"], measured.get(row["method"]))
+    write_results(folder, config, rows, failures, **more)
     paths = write_placements(folder, problem, answers, pictures=config.pictures)
     if devices:
         print_executions(console, devices, rows)
         paths += write_measured(folder, problem, answers, devices, measured, pictures=config.pictures)
     for path in dict.fromkeys(paths):
         console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
-    return rows
 
 
 def compile_kernels(problem: PlacementProblem, order: str, learned: bool = False) -> None:

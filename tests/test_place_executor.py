@@ -74,6 +74,9 @@ def test_processors_execute_and_verify_every_placement(capsys: pytest.CaptureFix
     for words in ("measured [", "/ simulated", "late", "for more than 1 ms", "equal those of one-device execution"):
         assert words in printed
     assert printed.count("gantt.png") == 1
+    order = ["decided [s]", "computing on one device", "executing heft: 2 times", "executing round_robin", "measured ["]
+    places = [printed.index(words) for words in order]
+    assert places == sorted(places), "what is known is told before what takes long"
 
 
 def test_emulated_devices_take_the_time_that_was_simulated(capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,6 +295,19 @@ def test_outputs_that_are_not_finite_are_named() -> None:
     alone = executed(one_by_one(log))
     assert alone.compared == "nothing"
     assert len(alone.remarks()) == 1
+
+
+def test_a_reference_that_fails_is_one_sentence() -> None:
+    """Index 9 of 4 rows, which no device can do."""
+    builder, kind = GraphBuilder("failing"), TensorType((4, 4))
+    x = builder.add_input("x", kind)
+    bad = builder.add(Kernel("aten.select.int", (x, 0, 9), (TensorType((4,)),)), kind="elementwise", flops=1.0)
+    problem = PlacementProblem(builder.finish([bad]), Topology.this_machine(2))
+    with pytest.raises(
+        ExecutionError, match=r"failing: computing the outputs on one device failed with IndexError"
+    ) as e:
+        executed(problem)
+    assert "\n" not in str(e.value)
 
 
 ATTENTION = "aten.scaled_dot_product_attention.default"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,7 @@ class MeasuredTime:
         dropped: disturbed runs.
         seconds: sum of all runs.
         load: of the machine, when the last run began.
+        watch: called before each run.
     """
 
     executor: Executor
@@ -58,6 +59,7 @@ class MeasuredTime:
     seconds: float = 0.0
     load: float = float("nan")
     recent: deque[Execution] = field(default_factory=deque)
+    watch: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         if self.execution not in ("fifo", "priority"):
@@ -114,6 +116,7 @@ class MeasuredTime:
 
     def _execute(self, assignment: Integers, order: Integers, limit: float) -> Execution | None:
         """One run; None if it was ended."""
+        self.watch()
         self.load = load()
         self.calls += 1
         try:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ...envs.errors import HadopplerError
 from ...envs.placement import PlacementProblem, interpreter
-from .executor import Execution, ExecutionError, Executor, Options
+from .executor import Execution, ExecutionError, Executor, Options, explain
 from .random_operations import random_operations
 
 if TYPE_CHECKING:
@@ -45,12 +46,21 @@ class VerifiedExecutor(Executor):
         self._knows_inputs = False
 
     def expect(self) -> None:
-        """Compute on one device what is compared; the first execution does it otherwise, outside of its time-out."""
+        """Compute on one device what is compared; the first execution does it otherwise, outside of its time-out.
+
+        Raises:
+            ExecutionError: an operation fails with these inputs.
+        """
         import torch
 
         if self.inputs is None or self.random or self._expected is not None:
             return
-        self._expected = interpreter.run(self.problem.graph, self.inputs)
+        try:
+            self._expected = interpreter.run(self.problem.graph, self.inputs)
+        except HadopplerError:
+            raise
+        except Exception as error:
+            raise explain(f"{self.problem.graph.title}: computing the outputs on one device", error) from error
         self.not_finite = [name for name, value in self._expected.items() if not torch.isfinite(value).all()]
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -179,7 +179,8 @@ def on_gpus(
         raise PlacementError(f"launch is {launch!r}; expected {', '.join(get_args(LaunchMode))}.")
     if not count:
         raise ExecutionError("torch sees no GPU here; use executor=cpu or emulated.")
-    if devices is not None and (isinstance(devices, str) or not isinstance(devices, Iterable)):
+    given: Any = devices
+    if given is not None and (isinstance(given, str) or not isinstance(given, Iterable)):
         raise PlacementError(f"devices is {devices!r}; expected a list with the GPU of each device, or null.")
     gpus = [device % count for device in range(problem.d)] if devices is None else list(devices)
     if len(gpus) != problem.d or not all(gpu in range(count) for gpu in gpus):

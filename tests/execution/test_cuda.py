@@ -25,7 +25,7 @@ from hadoppler.envs.placement import (
 from hadoppler.envs.placement.graph import Floats
 from hadoppler.envs.placement.interpreter import run as run_plainly
 from hadoppler.envs.placement.kernel import Reference, TensorType
-from hadoppler.real_system.placement import Execution, ExecutionError, ExecutionTimeoutError
+from hadoppler.real_system.placement import Execution, ExecutionClosedError, ExecutionError, ExecutionTimeoutError
 from hadoppler.real_system.placement.audit import audit
 from hadoppler.real_system.placement.cpu import random_inputs
 from hadoppler.real_system.placement.cuda import CudaExecutor, on_gpus
@@ -379,6 +379,10 @@ def test_devices_take_gpus_in_turn() -> None:
     for devices in ([0, 1], [0, 1, 2], [0, 0, -1]):
         with pytest.raises(PlacementError, match=r"expected the GPU, 0 to 1, of each of the problem's 3 devices"):
             on_gpus(problem, FakeCuda(2), devices, "driven", 1.0)
+    wrong: Any
+    for wrong in (3, "01"):
+        with pytest.raises(PlacementError, match=f"devices is {wrong!r}; expected a list with the GPU of each device"):
+            on_gpus(problem, FakeCuda(2), wrong, "driven", 1.0)
 
 
 def test_mistakes_are_told() -> None:
@@ -519,6 +523,26 @@ def test_ctrl_c_ends_everything() -> None:
             assert fake.alive() == fake.puts  # though the interrupt, and its frames, are still at hand
             del caught
             assert all(stream is default for stream, default in zip(fake.is_current, fake.default, strict=True))
+            assert_works(case, executor)
+            assert not fake.faults
+
+
+def test_closed_meanwhile_an_execution_ends() -> None:
+    """Somebody closes the executor while kernels run: one sentence, and the next execution works."""
+    case = chain(6, devices=2)
+    for launch in LAUNCHES:
+        fake = case.fake()
+        with case.executor(fake, launch) as executor:
+
+            def close(fake: FakeCuda = fake, executor: CudaExecutor = executor) -> None:
+                if fake.work:
+                    fake.watch = lambda: None
+                    executor.close()
+
+            fake.watch = close
+            with pytest.raises(ExecutionClosedError, match="the executor was closed during this execution"):
+                executor.run(case.placed, case.inputs)
+            assert fake.alive() == fake.puts
             assert_works(case, executor)
             assert not fake.faults
 

@@ -116,7 +116,7 @@ def _without_onednn() -> contextlib.AbstractContextManager[None]:
     tensor where they do without it; torch's own operators, step by step, give the same values."""
     import torch
 
-    found: contextlib.AbstractContextManager[None] = torch.backends.mkldnn.flags(enabled=False)  # type: ignore[no-untyped-call]
+    found: contextlib.AbstractContextManager[None] = torch.backends.mkldnn.flags(enabled=False)
     return found
 
 

@@ -91,9 +91,7 @@ def print_run(
         for prefix, label in (("", "measured"), ("simulated_", "simulated")):
             if f"{prefix}ttd_s" in row:
                 figures = [f"{row[f'{prefix}{key}']:.3g}" for key in ("ttd_s", "mean_jct_s", "cru", "restarts")]
-                own = (
-                    [str(row["finished"]), f"{row['restart_s']:.3f}", str(row["overruns"])] if not prefix else [""] * 3
-                )
+                own = [str(row["finished"]), str(row["overruns"])] if not prefix else ["", ""]
                 table.add_row(escape(row["scheduler"]) if not prefix else "", label, *figures, *own)
     console.print(table)
     print_jobs(console, outcomes)

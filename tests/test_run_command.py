@@ -71,6 +71,36 @@ def test_a_run_that_is_killed_goes_on_and_takes_jobs(tmp_path: Path) -> None:
     ]
     assert _results(tmp_path)["rows"][0]["finished"] == 3
     assert main(["submit", f"run={tmp_path}", "task=diabetes", "steps=120"]) == 2
+    assert main(["run", f"resume={tmp_path}"]) == 2
+    assert main(["run", f"resume={tmp_path}", "seed=5"]) == 2
+
+
+def test_bad_jobs_do_not_end_the_run_of_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that raises, ends its process, or fails in evaluate: each is told, the good job is finished and judged."""
+    monkeypatch.setenv("COLUMNS", "80")
+    text = "arrival,workers,model,steps\n0,1,diabetes,60\n0,1,hopeless_jobs:Broken,60\n0,1,hopeless_jobs:Deadly,60\n"
+    (tmp_path / "tasks.csv").write_text(text + "0,1,hopeless_jobs:Unjudged,20\n")
+    words = ["workload=jobs_file", f"workload.path={tmp_path / 'tasks.csv'}", *SMALL[1:], "scheduler=[srtf]"]
+    assert main(["run", *words, "cluster=parse", "cluster.text=v100:1 k80:1", f"hydra.run.dir={tmp_path / 'run'}"]) == 0
+    jobs = {job["kind"].split()[0]: job for job in _results(tmp_path / "run")["jobs"]}
+    assert jobs["diabetes"]["status"] == "finished"
+    assert "squared_error" in jobs["diabetes"]["quality"]
+    assert "no such thing" in jobs["hopeless_jobs:Broken"]["status"]
+    assert "SIGKILL" in jobs["hopeless_jobs:Deadly"]["status"]
+    said = capsys.readouterr().out
+    assert "no figures" in said
+    assert "a gang was lost" in said
+    row = next(line for line in said.splitlines() if "measured" in line)
+    assert [cell.strip() for cell in row.split("│")][-3] == "2"  # finished jobs, under their header
+
+
+def test_a_sweep_of_two_seeds(tmp_path: Path) -> None:
+    """Each member has its own folder and results."""
+    words = [*SMALL, "workload.jobs=1", "workload.steps=[20,20]", "scheduler=[srtf]", "pictures=false", "seed=0,1"]
+    assert main(["run", "-m", *words, f"hydra.sweep.dir={tmp_path}"]) == 0
+    assert [_results(tmp_path / str(number))["rows"][0]["seed"] for number in (0, 1)] == [0, 1]
 
 
 def _alive(pid: int) -> bool:

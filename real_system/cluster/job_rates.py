@@ -67,8 +67,8 @@ class JobRates:
         elif self.emulated:
             for spec, answer in zip(asked, ask_apart([("seconds", spec, "") for spec in asked]), strict=True):
                 self._note(answer)
-                known = isinstance(answer, dict)
-                self._base[spec.task, spec.batch_size] = HEADROOM * answer["seconds"] if known else GUESSED_S
+                took = HEADROOM * answer["seconds"] if isinstance(answer, dict) else GUESSED_S
+                self._base[spec.task, spec.batch_size] = took
         if self.rates == "formula":
             missing = [spec for spec in unknown.values() if spec.task not in self._facts]
             for spec, answer in zip(missing, ask_apart([("facts", spec, "") for spec in missing]), strict=True):

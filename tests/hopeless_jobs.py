@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import torch
 
@@ -43,3 +44,11 @@ class Unjudged(Deadly):
 
     def evaluate(self, model: torch.nn.Module, samples: tuple) -> dict[str, float]:
         raise ValueError("no figures")
+
+
+class Sleepy(Deadly):
+    """Never returns from its data."""
+
+    def data(self) -> Data:
+        time.sleep(1000)
+        return super().data()

@@ -155,7 +155,7 @@ class Online:
         refresh: updates between two corrections of the simulator.
         settle: runs after which the policy sees how fast devices and links have shown to be.
         search_calls: simulator calls of each search.
-        search_until: progress after which there are none, and what was found is learned.
+        search_until: progress after which there are none, and what was found is learned; -1 for none at all.
         imitations, student_orders, followed: as of ``Simulation``.
         safe: share above the incumbent's time within which the mean time of all runs stays after every run; None for
             no limit. Placements are then tried only where they are expected to be faster than the incumbent, and where

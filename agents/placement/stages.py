@@ -160,7 +160,7 @@ class Simulation:
         clip: of the probability ratio.
         gradient: weight of the policy gradient beside imitation (``expert``).
         search_every: visits to a problem between two local searches.
-        search_until: progress after which there are none, and what was found is learned.
+        search_until: progress after which there are none, and what was found is learned; -1 for none at all.
         search_calls: simulator calls of each.
         search_starts: placements that a search starts from: half of them fresh samples, half elites.
         search_heat: temperature of searches at the start and at the end, shares of the makespan.
@@ -345,8 +345,8 @@ def _expected(name: str, value: Any) -> str | None:
         return None if fits else f"two numbers from 0 to {most:g}, at the start and at the end"
     if name == "safe" and value is not None and not _is_number(value, 1e6):
         return "a share from 0 up such as 0.05, or null for no limit"
-    if name == "search_until" and not _is_number(value, 1.0):
-        return "a share from 0 to 1"
+    if name == "search_until" and value != -1 and not _is_number(value, 1.0):
+        return "a share from 0 to 1, or -1 for no search"
     if name in ("clip", "gradient", "self_imitation") and not _is_number(value, 1e6):
         return "a number from 0 up"
     return None

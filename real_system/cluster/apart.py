@@ -53,28 +53,42 @@ def _ask_some(questions: Sequence[Question], patience_s: float) -> list[dict[str
     os.close(theirs[0])
     os.close(mine[1])
     found: list[dict[str, Any] | str] = []
+    lines = Lines(mine[0])
     try:
-        with os.fdopen(theirs[1], "w") as told, os.fdopen(mine[0]) as heard:
+        with os.fdopen(theirs[1], "w") as told:
             told.write(json.dumps([[kind, asdict(spec), path] for kind, spec, path in questions]))
-            told.close()
-            for _, spec, _ in questions:
-                line = heard.readline() if _comes(heard.fileno(), patience_s) else ""
-                if not line:
-                    late = process.poll() is None and not _ended(process)
-                    what = (
-                        f"did not answer within {patience_s:g} s" if late else f"ended its process ({process.wait()})"
-                    )
-                    found.append(f"job {spec.id!r} (task {spec.task}): its code {what}.")
-                    break
-                found.append(json.loads(line))
+        for _, spec, _ in questions:
+            line = lines.next(patience_s)
+            if line is None:
+                ended = _ended(process)
+                what = f"ended its process ({process.poll()})" if ended else f"said nothing for {patience_s:g} s"
+                found.append(f"job {spec.id!r} (task {spec.task}): its code {what}.")
+                break
+            found.append(json.loads(line))
     finally:
+        os.close(mine[0])
         process.kill()
         process.wait()
     return found
 
 
-def _comes(number: int, seconds: float) -> bool:
-    return bool(select.select([number], [], [], seconds)[0])
+class Lines:
+    """Lines that come through a pipe, each waited for no longer than is allowed."""
+
+    def __init__(self, number: int) -> None:
+        self._number, self._rest = number, b""
+
+    def next(self, seconds: float) -> bytes | None:
+        """The next line; None if it does not come, or the pipe is closed."""
+        until = time.monotonic() + seconds
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([self._number], [], [], max(0.0, until - time.monotonic()))
+            part = os.read(self._number, 1 << 16) if ready else b""
+            if not part:
+                return None
+            self._rest += part
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
 
 
 def _ended(process: subprocess.Popen) -> bool:

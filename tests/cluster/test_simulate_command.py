@@ -18,7 +18,7 @@ import pytest
 from hadoppler.baselines.cluster.registry import SCHEDULERS
 from hadoppler.envs.cluster import Cluster, ThroughputTable
 from hadoppler.envs.cluster.traces import SAMPLES
-from hadoppler.envs.errors import UnknownNameError
+from hadoppler.envs.errors import ThroughputError, UnknownNameError
 from hadoppler.scripts import simulate as command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -342,7 +342,7 @@ def compose(*overrides: str) -> Any:
         return hydra.compose("simulate", list(overrides))
 
 
-@pytest.mark.parametrize("name", GROUPS["workload"])
+@pytest.mark.parametrize("name", [name for name in GROUPS["workload"] if name not in ("tasks", "jobs_file")])
 def test_every_workload_of_the_configuration_is_made(name: str) -> None:
     overrides = ["workload.path=sample:helios"] if name == "trace" else ["workload.jobs=7"]
     workload, _, failures = command.build_world(compose(f"workload={name}", *overrides), seed=2)
@@ -350,6 +350,12 @@ def test_every_workload_of_the_configuration_is_made(name: str) -> None:
     assert failures == []
     if name == "poisson":
         assert workload.arrival[-1] > 0
+
+
+def test_workloads_of_real_jobs_have_rates_in_a_run_only() -> None:
+    """``workload=tasks`` is for ``hadoppler run``: the simulator says what is missing."""
+    with pytest.raises(ThroughputError, match="no GPU type"):
+        command.build_world(compose("workload=tasks"), seed=0)
 
 
 @pytest.mark.parametrize("name", GROUPS["cluster"])

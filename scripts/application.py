@@ -26,13 +26,13 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from hadoppler.envs.errors import HadopplerError
-from hadoppler.scripts.resume import is_training
+from hadoppler.scripts.resume import can_go_on
 from hadoppler.scripts.run_state import recorded
 from hadoppler.scripts.sweep import SweepFolder, print_members, read_members
 
 CONFIG_PATH = "pkg://hadoppler.conf"
 OmegaConf.register_new_resolver(  # when imported, so that the processes of a sweep have it too
-    "resumed", lambda folder, there, fresh: there if folder and is_training(folder) else fresh, replace=True
+    "resumed", lambda folder, there, fresh: there if folder and can_go_on(folder) else fresh, replace=True
 )
 
 

@@ -11,7 +11,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig
 from rich.console import Console
 
-from hadoppler.scripts.application import CommandError, launch
+from hadoppler.scripts.application import launch
+from hadoppler.scripts.report import say
 from hadoppler.scripts.run_requests import running_folder, wait_for_answer
 
 
@@ -37,11 +38,9 @@ def run(config: DictConfig) -> None:
     from hadoppler.real_system.cluster.job_source import cancel
 
     folder = running_folder(Path(config.run))
-    answer = wait_for_answer(folder, cancel(folder, str(config.id)), config.wait_s)
-    if answer is not None and answer != "taken":
-        raise CommandError(answer.removeprefix("refused: "))
-    said = "is cancelled" if answer else f"will be cancelled; the run has not answered within {config.wait_s:g} s"
-    Console().print(f"job {config.id} {said}.", highlight=False, markup=False, soft_wrap=True)
+    done = wait_for_answer(folder, cancel(folder, str(config.id)), config.wait_s)
+    said = "is cancelled" if done else f"will be cancelled; the run has not answered within {config.wait_s:g} s"
+    say(Console(), f"job {config.id} {said}.")
 
 
 if __name__ == "__main__":

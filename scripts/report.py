@@ -95,6 +95,11 @@ def write_results(
     )
 
 
+def say(console: Console, text: str) -> None:
+    """Print a line as it is."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 Column = tuple[str, Sequence[Any]]
 """Header, which may have several lines, and cells: texts, or Rich's."""
 

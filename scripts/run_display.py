@@ -12,6 +12,8 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from hadoppler.scripts.report import say
+
 if TYPE_CHECKING:
     from hadoppler.real_system.cluster.real_run import Post, RealRun
 
@@ -45,7 +47,7 @@ class RunDisplay:
         """Draw the run as it is now, if it is time to."""
         for text in run.notes[self._told :]:
             said = f"{self.name} {run.time:6.1f} s: {text}"
-            self.console.print(said, highlight=False, markup=False, soft_wrap=True)
+            say(self.console, said)
         self._told = len(run.notes)
         now = time.monotonic()
         if now < self._next:
@@ -54,7 +56,7 @@ class RunDisplay:
         if self._live is not None:
             self._live.update(Group(self._jobs(run), self._nodes(run)), refresh=True)
         else:
-            self.console.print(_line(self.name, run), highlight=False, markup=False, soft_wrap=True)
+            say(self.console, _line(self.name, run))
 
     def _jobs(self, run: RealRun) -> Table:
         table = Table(title=escape(f"{self.name}, {run.time:.0f} s"), title_justify="left")

@@ -14,25 +14,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hadoppler.scripts.report import say
 from hadoppler.scripts.simulate import chosen_schedulers
-from hadoppler.scripts.simulation_runs import Choice
+from hadoppler.scripts.simulation_files import draw_world
+from hadoppler.scripts.simulation_runs import METRICS, Choice
 
 if TYPE_CHECKING:
     from hadoppler.envs.cluster import Cluster, ClusterResult, Workload
     from hadoppler.real_system.cluster.session import RunOutcome
 
-COMPARED = (
-    "ttd_s",
-    "mean_jct_s",
-    "median_jct_s",
-    "p99_jct_s",
-    "queueing_s",
-    "ftf",
-    "gru",
-    "cru",
-    "cru_work",
-    "restarts",
-)
 Row = dict[str, Any]
 
 
@@ -47,11 +37,11 @@ def run_row(config: DictConfig, choice: Choice, outcome: RunOutcome, workload: s
     metrics = outcome.result.metrics
     row: Row = {"scheduler": choice.row, "workload": workload, "cluster": outcome.result.cluster.name}
     row |= {"seed": config.seed, "emulated": config.emulate, "clock": config.clock}
-    row |= {key: metrics.get(key, math.nan) for key in (*COMPARED, "finished", "left_out", "lost_steps", "decision_s")}
+    row |= {key: metrics.get(key, math.nan) for key in (*METRICS, "left_out", "decision_s")}
     row |= {"restart_s": _mean(outcome.restarts_s), "consolidation_s": _mean(outcome.consolidations_s)}
     row |= {"consolidations": len(outcome.consolidations_s), "overruns": outcome.overruns}
     simulated = simulated_result(config, choice, outcome.result) if config.emulate else None
-    for key in COMPARED if simulated is not None else ():
+    for key in METRICS if simulated is not None else ():
         row[f"simulated_{key}"] = simulated.metrics.get(key, math.nan) if simulated is not None else math.nan
     return row
 
@@ -97,12 +87,12 @@ def print_run(
     print_jobs(console, outcomes)
     for name, outcome in outcomes.items():
         for sentence in outcome.problems:
-            console.print(f"{name}: {sentence}", highlight=False, markup=False, soft_wrap=True)
+            say(console, f"{name}: {sentence}")
         for job, why in outcome.result.left_out.items():
-            console.print(f"{name}: job {job}: {why}", highlight=False, markup=False, soft_wrap=True)
+            say(console, f"{name}: job {job}: {why}")
     for rejected in workload.rejected[:5]:
         said = f"line {rejected.line} was not used: {rejected.reason}"
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
+        say(console, said)
     if len(workload.rejected) > 5:
         console.print(f"and {len(workload.rejected) - 5} more lines; results.json has all.")
 
@@ -128,19 +118,10 @@ def print_jobs(console: Console, outcomes: Mapping[str, RunOutcome]) -> None:
 
 def draw_run(folder: Path, outcomes: Mapping[str, RunOutcome], workload: Workload, cluster: Cluster) -> list[Path]:
     """Completion times, use over time, and who ran where, measured; their paths."""
-    from hadoppler.envs.cluster.render import draw_completion_times, draw_nodes, draw_use
     from hadoppler.envs.cluster.timeline import timeline
-    from hadoppler.envs.pictures import save_figure
 
-    world = f"{workload.name} on {cluster.name}, measured"
-    jct = {name: outcome.result.jobs.jct[outcome.result.jobs.finished].tolist() for name, outcome in outcomes.items()}
-    lines = {name: timeline(outcome.result) for name, outcome in outcomes.items() if len(outcome.result.rounds)}
-    figures = {"completion_times.png": draw_completion_times(jct, title=world)}
-    if lines:
-        figures["use.png"] = draw_use(lines, title=f"GPUs in use: {world}")
-    for name, line in lines.items():
-        names = list(outcomes[name].result.jobs.id)
-        figures[f"nodes_{name}.png"] = draw_nodes(line, title=f"{name}: {world}", names=names)
-    for file, figure in figures.items():
-        save_figure(folder / file, figure)
-    return [folder / file for file in figures]
+    results = {name: outcome.result for name, outcome in outcomes.items()}
+    jct = {name: result.jobs.jct[result.jobs.finished].tolist() for name, result in results.items()}
+    drawn = {name: timeline(result) for name, result in results.items() if len(result.rounds)}
+    names = {name: list(result.jobs.id) for name, result in results.items()}
+    return draw_world(folder, f"{workload.name} on {cluster.name}, measured", jct, drawn, names)

@@ -17,16 +17,13 @@ def running_folder(folder: Path) -> Path:
     Raises:
         CommandError: there is none.
     """
-    from hadoppler.real_system.cluster.store import FILE, RunStore
+    from hadoppler.real_system.cluster.store import FILE, has_ended
 
     found = [folder] if (folder / FILE).exists() else sorted(path.parent for path in folder.glob(f"*/{FILE}"))
     if not found:
         raise CommandError(f"run={folder} is no folder of hadoppler run; give the one that it printed, in runs/run.")
     for place in found:
-        store = RunStore(place)
-        ended = store.fact("ended", False)
-        store.close()
-        if not ended:
+        if not has_ended(place):
             if not (_at_work(place) or _at_work(place.parent)):
                 raise CommandError(f"run={folder}: no run is under way there; hadoppler run resume={folder} goes on.")
             return place
@@ -42,14 +39,20 @@ def _at_work(folder: Path) -> bool:
         return True
 
 
-def wait_for_answer(folder: Path, number: int, seconds: float) -> str | None:
-    """What a run says to a request; None if it says nothing for so long."""
+def wait_for_answer(folder: Path, number: int, seconds: float) -> bool:
+    """Whether a run has done what it was asked; False if it says nothing for so long.
+
+    Raises:
+        CommandError: it refused.
+    """
     from hadoppler.real_system.cluster.store import RunStore
 
     store, until = RunStore(folder), time.monotonic() + seconds
     try:
         while (answer := store.answer_of(number)) is None and time.monotonic() < until:
             time.sleep(LOOK_S)
-        return answer
     finally:
         store.close()
+    if answer is not None and answer != "taken":
+        raise CommandError(answer.removeprefix("refused: "))
+    return answer is not None

@@ -1,16 +1,11 @@
-"""What a run tells while it goes on: ``metrics.jsonl`` in its folder, and the tracker."""
+"""What a run tells while it goes on: a line every few seconds, in ``metrics.jsonl`` and to the tracker."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
 
-from omegaconf import DictConfig, OmegaConf
-
-from hadoppler.scripts.application import instantiate
 from hadoppler.scripts.report import plain
 
 if TYPE_CHECKING:
@@ -21,34 +16,22 @@ EVERY_S = 2.0
 """Seconds of the run between two lines."""
 
 
-@contextmanager
-def tracked(config: DictConfig, folder: Path, name: str) -> Iterator[Callable[[RealRun], None]]:
-    """A function that tells how a run is going, to be called often."""
-    tracker: Tracker = instantiate(config.tracking)
-    settings: Any = plain(OmegaConf.to_container(config, resolve=True))
-    resumed = (folder / "metrics.jsonl").exists()
-    tracker.start(folder, settings, group=name, resume=resumed)
-    state = "failed"
-    try:
-        with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            last = [-EVERY_S]
+@dataclass
+class RunMetrics:
+    """Called often with a run, it tells now and then how it is going."""
 
-            def tell(run: RealRun) -> None:
-                if run.time < last[0] + EVERY_S:
-                    return
-                last[0] = run.time
-                line = line_of(run)
-                file.write(json.dumps(plain(line)) + "\n")
-                file.flush()
-                tracker.log(line)
+    file: TextIO
+    tracker: Tracker
+    last: float = -EVERY_S
 
-            yield tell
-        state = "finished"
-    except KeyboardInterrupt:
-        state = "interrupted"
-        raise
-    finally:
-        tracker.finish(state)
+    def __call__(self, run: RealRun) -> None:
+        """Tell, if it is time to."""
+        if run.time < self.last + EVERY_S:
+            return
+        self.last, line = run.time, line_of(run)
+        self.file.write(json.dumps(plain(line)) + "\n")
+        self.file.flush()
+        self.tracker.log(line)
 
 
 def line_of(run: RealRun) -> dict[str, Any]:

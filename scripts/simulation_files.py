@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hadoppler.envs.cluster import ClusterResult
+    from hadoppler.envs.cluster.timeline import Timeline
     from hadoppler.scripts.simulation_runs import Outcome, Task
 
 ROUND_COLUMNS = ("scheduler", "seed", "decision", "time", "mid_round", "job", "copy", "gpus", "rate", "kept")
@@ -85,22 +86,39 @@ def write_tables(folder: Path, outcomes: Sequence[tuple[Task, Outcome]], *, roun
 
 def draw_pictures(folder: Path, outcomes: Sequence[tuple[Task, Outcome]]) -> list[Path]:
     """Completion times over all seeds; of the first seed, use over time and who ran where; their paths."""
-    from hadoppler.envs.cluster.render import draw_completion_times, draw_nodes, draw_use
-    from hadoppler.envs.pictures import save_figure
-
     done = [(task, outcome) for task, outcome in outcomes if outcome.row]
     jct: dict[str, list[float]] = {}
     for task, outcome in done:
         jct.setdefault(task.choice.row, []).extend(outcome.jct)
     workload, cluster = done[0][0].workload, done[0][0].cluster
-    world = f"{workload.name} on {cluster.name}"
-    figures = {"completion_times.png": draw_completion_times(jct, title=world)}
     drawn = {task.choice.row: outcome.timeline for task, outcome in done if outcome.timeline}
+    ids = [job.id for job in workload.jobs]
+    return draw_world(folder, f"{workload.name} on {cluster.name}", jct, drawn, dict.fromkeys(drawn, ids))
+
+
+def draw_world(
+    folder: Path,
+    world: str,
+    jct: Mapping[str, Sequence[float]],
+    drawn: Mapping[str, Timeline],
+    names: Mapping[str, Sequence[str]],
+) -> list[Path]:
+    """The pictures of schedulers in one world; their paths.
+
+    Args:
+        world: for titles.
+        jct: scheduler -> seconds to completion of its finished jobs.
+        drawn: scheduler -> what the cluster did, where that is known.
+        names: scheduler -> ids of its jobs, by row.
+    """
+    from hadoppler.envs.cluster.render import draw_completion_times, draw_nodes, draw_use
+    from hadoppler.envs.pictures import save_figure
+
+    figures = {"completion_times.png": draw_completion_times(jct, title=world)}
     if drawn:
         figures["use.png"] = draw_use(drawn, title=f"GPUs in use: {world}")
-    names = [job.id for job in workload.jobs]
     for row, line in drawn.items():
-        figures[f"nodes_{row}.png"] = draw_nodes(line, title=f"{row}: {world}", names=names)
+        figures[f"nodes_{row}.png"] = draw_nodes(line, title=f"{row}: {world}", names=names[row])
     for name, figure in figures.items():
         save_figure(folder / name, figure)
     return [folder / name for name in figures]

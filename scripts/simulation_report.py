@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hadoppler.envs.cluster import Cluster, Workload
 from hadoppler.envs.cluster.render import time_unit
-from hadoppler.scripts.report import pack_columns
+from hadoppler.scripts.report import pack_columns, say
 from hadoppler.scripts.simulation_runs import LEFT_OUT, METRICS, Outcome, Task
 
 Row = Mapping[str, Any]
@@ -192,8 +192,3 @@ def _some(values: Iterable[Any], most: int = SHOWN) -> str:
     """The first of them, and that there are more."""
     texts = [str(value) for value in values]
     return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
-
-
-def say(console: Console, text: str) -> None:
-    """Print a line as it is."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -12,7 +12,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from rich.console import Console
 
-from hadoppler.scripts.application import CommandError, launch
+from hadoppler.scripts.application import launch
+from hadoppler.scripts.report import say
 from hadoppler.scripts.run_requests import running_folder, wait_for_answer
 
 
@@ -48,11 +49,9 @@ def run(config: DictConfig) -> None:
     given: Any = OmegaConf.to_container(config, resolve=True)
     job = {key: value for key, value in given.items() if key not in ("run", "wait_s") and value is not None}
     read_submitted(job, "job", 0)
-    answer = wait_for_answer(folder, submit(folder, job), config.wait_s)
-    if answer is not None and answer != "taken":
-        raise CommandError(answer.removeprefix("refused: "))
-    said = "the run has taken it" if answer else f"the run has not answered within {config.wait_s:g} s; it will"
-    Console().print(f"{config.task}, {config.steps} steps: {said}.", highlight=False, markup=False, soft_wrap=True)
+    done = wait_for_answer(folder, submit(folder, job), config.wait_s)
+    said = "the run has taken it" if done else f"the run has not answered within {config.wait_s:g} s; it will"
+    say(Console(), f"{config.task}, {config.steps} steps: {said}.")
 
 
 if __name__ == "__main__":

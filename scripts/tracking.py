@@ -6,12 +6,16 @@ import json
 import netrc
 import os
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 
 from hadoppler.envs.errors import HadopplerError, MissingExtraError
 from hadoppler.scripts.metrics import read_metrics
@@ -177,3 +181,20 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return told if isinstance(told, dict) and "id" in told else {}
+
+
+@contextmanager
+def tracked(tracker: Tracker, folder: Path, config: DictConfig, *, resume: bool) -> Iterator[str]:
+    """Start a tracker, as a member of its sweep's group, and tell it how it ended; yields its sentence for people."""
+    settings = HydraConfig.get()
+    group = Path(str(settings.sweep.dir)).name if settings.mode == RunMode.MULTIRUN else None
+    values: Any = OmegaConf.to_container(config, resolve=True)
+    status = "failed"
+    try:
+        yield tracker.start(folder, values, group, resume=resume)
+        status = "finished"
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    finally:
+        tracker.finish(status)

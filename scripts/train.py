@@ -15,7 +15,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig
 from rich.console import Console
 
 from hadoppler.envs.errors import MissingExtraError
@@ -24,8 +24,8 @@ from hadoppler.scripts.curves import draw_learning_curve
 from hadoppler.scripts.metrics import read_metrics
 from hadoppler.scripts.progress import TrainingProgress
 from hadoppler.scripts.report import write_results, write_run_record
-from hadoppler.scripts.resume import ResumeError, check_resume, with_settings
-from hadoppler.scripts.tracking import Tracker
+from hadoppler.scripts.resume import TRAINING, ResumeError
+from hadoppler.scripts.tracking import tracked
 
 
 @dataclass
@@ -52,7 +52,7 @@ ConfigStore.instance().store(name="train_schema", node=TrainConfig, provider="ha
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return launch("train", run, with_settings(words), check=check, record=True)
+    return launch("train", run, TRAINING.with_settings(words), check=check, record=True)
 
 
 def check(config: DictConfig) -> None:
@@ -66,7 +66,7 @@ def check(config: DictConfig) -> None:
     if config.resume is not None:
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             raise ResumeError("resume goes on with one training; give it without -m, once for each member of a sweep.")
-        check_resume(config, config.resume)
+        TRAINING.check(config, config.resume)
 
 
 def run(config: DictConfig) -> list[dict[str, Any]]:
@@ -78,7 +78,10 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
     if not resumed:
         write_run_record(folder, config)
     told: list[dict[str, Any]] = []
-    with tracked(tracker, folder, config) as sentence, TrainingProgress(console, quiet=quiet) as progress:
+    with (
+        tracked(tracker, folder, config, resume=resumed) as sentence,
+        TrainingProgress(console, quiet=quiet) as progress,
+    ):
         if sentence and not quiet:
             console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
@@ -176,23 +179,6 @@ def devices(config: DictConfig, plan: Any) -> Iterator[dict[str, Any]]:
         raise CommandError("the stage online runs one graph; use problems=one.")
     with make_executor(config.executor, problems[0], config.graph) as executor:
         yield {"real": MeasuredTime(executor, execution=config.order, seed=config.seed)}
-
-
-@contextmanager
-def tracked(tracker: Tracker, folder: Path, config: DictConfig) -> Iterator[str]:
-    """Start a tracker, and tell it how the training ended; yields its sentence for people."""
-    settings = HydraConfig.get()
-    group = Path(str(settings.sweep.dir)).name if settings.mode == RunMode.MULTIRUN else None
-    values: Any = OmegaConf.to_container(config, resolve=True)
-    status = "failed"
-    try:
-        yield tracker.start(folder, values, group, resume=config.resume is not None)
-        status = "finished"
-    except KeyboardInterrupt:
-        status = "interrupted"
-        raise
-    finally:
-        tracker.finish(status)
 
 
 def in_parallel() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -94,6 +95,26 @@ def test_bad_jobs_do_not_end_the_run_of_others(
     assert "a gang was lost" in said
     row = next(line for line in said.splitlines() if "measured" in line)
     assert [cell.strip() for cell in row.split("│")][-3] == "2"  # finished jobs, under their header
+
+
+def test_schedulers_that_have_ended_are_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two schedulers the second is taken away as if it had not begun: it alone is run, and both are in the table."""
+    words = [*SMALL, "workload.jobs=1", "workload.steps=[40,40]", "scheduler=[srtf,hadare]", "pictures=false"]
+    assert main(["run", *words, f"hydra.run.dir={tmp_path}"]) == 0
+    before = _results(tmp_path)["rows"]
+    shutil.rmtree(tmp_path / "hadare")
+    assert main(["run", f"resume={tmp_path}"]) == 0
+    after = _results(tmp_path)["rows"]
+    assert [row["scheduler"] for row in after] == ["srtf", "hadare"]
+    assert {key: after[0][key] for key in OWN} == {key: before[0][key] for key in OWN}
+    assert after[1]["finished"] == 1
+    capsys.readouterr()
+    assert main(["run", f"resume={tmp_path}"]) == 2
+    assert "the run has ended" in capsys.readouterr().err
+
+
+OWN = ("ttd_s", "mean_jct_s", "cru", "restart_s", "overruns", "restarts", "finished", "decision_s")
+"""Figures of a run that must not change when it is told again."""
 
 
 def test_a_sweep_of_two_seeds(tmp_path: Path) -> None:

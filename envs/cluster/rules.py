@@ -41,3 +41,14 @@ class SimulationRules:
                 raise ClusterError(f"{name} is {value}; expected seconds from 0 up.")
         if self.mixed_rate not in get_args(MixedRate):
             raise ClusterError(f"mixed_rate is {self.mixed_rate!r}; expected proportional or min.")
+
+    def check_forks(self, forks: bool) -> None:
+        """Refuse a scheduler that forks where no time is left between two consolidations.
+
+        Raises:
+            ClusterError: there is none.
+        """
+        if forks and self.consolidation_s >= self.round_s:
+            raise ClusterError(
+                f"consolidation_s is {self.consolidation_s}; copies need less than a round of {self.round_s} s for it."
+            )

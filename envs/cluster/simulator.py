@@ -78,11 +78,8 @@ def simulate(
         raise ClusterError(
             f"{type(scheduler).__name__} is no scheduler: it lacks name, mixes, forks, reset or schedule."
         )
-    if scheduler.forks and consolidation_s >= round_s:
-        raise ClusterError(
-            f"consolidation_s is {consolidation_s}; copies need less than a round of {round_s} s for it."
-        )
     rules = SimulationRules(round_s, restart_s, early_refill, mixed_rate, consolidation_s)
+    rules.check_forks(scheduler.forks)
     foreseen = workload if estimates is None else replace(workload, throughputs=estimates)
     begin(scheduler, foreseen, cluster, round_s, np.random.default_rng(seed))
     estimator = None if estimates is None else RateEstimator.from_table(estimates, workload, cluster, mixed_rate)

@@ -6,7 +6,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,19 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from ...envs.errors import HadopplerError
+from .python_process import start_python
 from .training_job import JobSpec
-from .worker import ENVIRONMENT
 
 PATIENCE_S = 60.0
 """How long one question to a job's code may take (our choice)."""
-PROGRAM = """
-import signal
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-import sys
-sys.path[:] = {path!r}
-from hadoppler.real_system.cluster.apart import serve
-serve({questions}, {answers})
-"""
 Question = tuple[str, JobSpec, str]
 """``facts``, ``seconds`` or ``quality``; of which job; path of a saved state, for ``quality``."""
 
@@ -42,14 +33,7 @@ def ask_apart(questions: Sequence[Question], patience_s: float = PATIENCE_S) -> 
 def _ask_some(questions: Sequence[Question], patience_s: float) -> list[dict[str, Any] | str]:
     """Answers up to the first that ends the process."""
     theirs, mine = os.pipe(), os.pipe()
-    program = PROGRAM.format(path=sys.path, questions=theirs[0], answers=mine[1])
-    process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        env=os.environ | ENVIRONMENT,
-        stdin=subprocess.DEVNULL,
-        pass_fds=[theirs[0], mine[1]],
-        start_new_session=True,
-    )
+    process = start_python(serve, [theirs[0], mine[1]])
     os.close(theirs[0])
     os.close(mine[1])
     found: list[dict[str, Any] | str] = []

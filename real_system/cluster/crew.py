@@ -60,12 +60,10 @@ class Gang:
         ordered: when its workers were told to begin.
         steps: since its start, as far as was told.
         started: when its first step began; NaN before.
-        ended: when its last rank had ended; NaN before.
         outcome: ``ended``, ``failed`` (the job's own code) or ``lost`` (a worker is gone); None while it runs.
         reason: of the outcome, for people.
         state: the last that it sent.
         worked_s: seconds from its first step's begin to the end of ``steps``.
-        compute_s: of them, seconds of computation of rank 0, told at the end.
         overruns: steps that took longer than the pace, of all ranks.
     """
 
@@ -74,14 +72,11 @@ class Gang:
     slots: tuple[int, ...]
     ordered: float
     steps: int = 0
-    loss: float = float("nan")
     started: float = float("nan")
-    ended: float = float("nan")
     outcome: Outcome | None = None
     reason: str = ""
     state: bytes | None = None
     worked_s: float = 0.0
-    compute_s: float = 0.0
     overruns: int = 0
     heard: float = 0.0
     stopping: float = float("inf")
@@ -175,11 +170,6 @@ class Crew:
         for number, slot in enumerate(self.backend.slots):
             found[slot.node, slot.gpu_type] += number not in self._gone
         return found
-
-    @property
-    def busy(self) -> bool:
-        """Whether any gang runs."""
-        return any(gang.outcome is None for gang in self.gangs.values())
 
     def start(self, order: Order) -> Gang:
         """Start a gang on idle workers.
@@ -293,7 +283,7 @@ class Crew:
                 gang.started = self.clock()
                 return [News("started", gang)]
         elif isinstance(answer, Progress):
-            gang.steps, gang.worked_s, gang.loss = answer.steps, answer.worked_s, answer.loss
+            gang.steps, gang.worked_s = answer.steps, answer.worked_s
         elif isinstance(answer, Saved):
             gang.steps = max(gang.steps, answer.steps)
             return [News("saved", gang, steps=answer.steps, state=answer.state)]
@@ -306,8 +296,7 @@ class Crew:
     def _end_rank(self, gang: Gang, answer: Ended) -> list[News]:
         gang.overruns += answer.overruns
         if answer.rank == 0:
-            gang.steps, gang.state = answer.steps, answer.state
-            gang.loss, gang.worked_s, gang.compute_s = answer.loss, answer.worked_s, answer.compute_s
+            gang.steps, gang.state, gang.worked_s = answer.steps, answer.state, answer.worked_s
         return self._close_rank(gang, answer.rank, "ended", answer.reason)
 
     def _fail_rank(self, gang: Gang, answer: Failed) -> list[News]:
@@ -345,6 +334,6 @@ class Crew:
         gang.reason = gang.reason or reason
         if gang.open:
             return []
-        gang.outcome, gang.ended = OUTCOMES[gang.worst], self.clock()
+        gang.outcome = OUTCOMES[gang.worst]
         del self.gangs[gang.number]
         return [News("over", gang)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ def read_decisions(folder: Path, cluster: Cluster) -> Iterator[Decision]:
         yield last
 
 
-def replay(scheduler: Scheduler, decisions: Iterator[Decision]) -> int:
+def replay(scheduler: Scheduler, decisions: Iterable[Decision]) -> int:
     """Feed a scheduler that was just reset with the views of a run; how many decisions were the same.
 
     A scheduler that remembers is then where it was at the run's end.

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...envs.cluster import Cluster, ThroughputTable
+from ...envs.cluster import Cluster, ThroughputTable, Workload
 from ...envs.cluster.estimation import estimate_table
+from ...envs.cluster.estimator import RateEstimator
 from ...envs.cluster.facts import GPUS, GpuFacts, ModelFacts
 from ...envs.cluster.job import join_kind
+from ...envs.cluster.scheduler import MixedRate
 from ...envs.errors import ClusterError
 from .apart import ask_apart
 from .crew import Pace
@@ -99,6 +101,13 @@ class JobRates:
     def estimates(self) -> ThroughputTable | None:
         """What schedulers are shown at first; None: the table."""
         return None if self.rates == "table" else self._formula()
+
+    def estimator(self, workload: Workload, mixed_rate: MixedRate) -> RateEstimator | None:
+        """What corrects the estimates of a workload's rates; None where they are known."""
+        estimates = self.estimates()
+        if estimates is None:
+            return None
+        return RateEstimator.from_table(estimates, workload, self.cluster, mixed_rate)
 
     def _formula(self) -> ThroughputTable:
         kinds = [(join_kind(task, batch), workers) for task, batch, workers in self._kinds]

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...envs.cluster import Job, Workload
-from ...envs.cluster.estimator import RateEstimator
+from ...envs.cluster import Job
 from ...envs.errors import HadopplerError
 from .job_rates import JobRates
 from .live_run import LiveRun
@@ -77,7 +76,9 @@ class JobSource:
         first = len(run.workload)
         jobs = (*run.workload.jobs, *(job for job, _ in pairs))
         workload = replace(run.workload, jobs=jobs, throughputs=self.rates.table(), rows_read=-1)
-        estimator = self.estimator(workload, run)
+        estimator = self.rates.estimator(workload, run.rules.mixed_rate)
+        if estimator is not None and run.estimator is not None and first:
+            estimator.take_over(run.estimator)
         self.store.add_jobs(first, pairs, request)
         run.tracker.add(specs)
         run.crew.pace = self.rates.pace
@@ -86,16 +87,6 @@ class JobSource:
             if row in run.state.reasons:
                 self.store.set_status(row, run.state.reasons[row])
                 run.note("left out", row, run.state.reasons[row])
-
-    def estimator(self, workload: Workload, run: LiveRun) -> RateEstimator | None:
-        """What is believed of a workload's rates, as far as a run knows."""
-        estimates = self.rates.estimates()
-        if estimates is None:
-            return None
-        made = RateEstimator.from_table(estimates, workload, run.cluster, run.rules.mixed_rate)
-        if run.estimator is not None and len(run.workload):
-            made.take_over(run.estimator)
-        return made
 
     def _job(self, run: LiveRun, content: Mapping[str, Any], now: float) -> tuple[Job, JobSpec]:
         """A submitted job, checked."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -16,10 +15,12 @@ from pickle import UnpicklingError
 from queue import Queue
 from typing import Any
 
+from . import worker_process
 from .backend import Slot, WorkerError, node_names
 from .messages import Answer, Command, Lost, Quit, Ready
 from .pipes import Sender
-from .worker import ENVIRONMENT, drain
+from .python_process import start_python
+from .worker import drain
 
 HOST = "127.0.0.1"
 LOOK_S = 0.5
@@ -28,17 +29,6 @@ QUIT_S = 1.0
 """How long workers may take to quit, and then to follow a signal."""
 FALSE_STARTS = 5
 """A worker that ends so many times in a row before it is ready will never be."""
-
-# Not multiprocessing: it imports the main script again in every worker, and a script without a guard would start
-# workers of its own. Ctrl-C is the coordinator's, so it is ignored before anything that takes time.
-PROGRAM = """
-import signal
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-import sys
-sys.path[:] = {path!r}
-from hadoppler.real_system.cluster.worker_process import main
-main({number})
-"""
 
 
 class LocalBackend:
@@ -152,14 +142,9 @@ class WorkerProcess:
     def __init__(self, slot: int, answers: Queue[tuple[int, Answer]]) -> None:
         self.slot, self._answers = slot, answers
         self._connection, theirs = Pipe()
-        program = PROGRAM.format(path=[str(folder) for folder in sys.path], number=theirs.fileno())
         try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", program],
-                env=os.environ | ENVIRONMENT | loopback(),
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],  # its own and no other's, or it would not be seen that one is closed
-            )
+            # its own end and no other's, or it would not be seen that one is closed
+            self.process = start_python(worker_process.main, [theirs.fileno()], loopback())
         except OSError:
             self._connection.close()
             raise

@@ -100,10 +100,9 @@ class RealRun(Simulation):
         parts: RunParts,
         *,
         mixes: bool = True,
-        explain: bool = False,
         estimator: RateEstimator | None = None,
     ) -> None:
-        super().__init__(workload, cluster, rules, mixes=mixes, explain=explain, estimator=estimator)
+        super().__init__(workload, cluster, rules, mixes=mixes, estimator=estimator)
         self.crew, self.tracker, self.store, self.decisions = parts.crew, parts.tracker, parts.store, parts.decisions
         self.settings, self.watch = parts.settings, parts.watch
         self.posts: dict[Key, Post] = {}

@@ -68,7 +68,6 @@ class Session:
         settings: how jobs are run.
         clock: ``wall``, or ``nominal``: by the table.
         seed: of the scheduler's draws.
-        explain: ask the scheduler for its reasons.
         linger_s: seconds for which a run without jobs waits for more.
         watch: called whenever something happened.
     """
@@ -82,7 +81,6 @@ class Session:
     settings: RunSettings = field(default_factory=RunSettings)
     clock: Clock = "wall"
     seed: int = 0
-    explain: bool = False
     linger_s: float = 0.0
     watch: Callable[[RealRun], None] | None = None
 
@@ -101,15 +99,13 @@ class Session:
             store.close()
 
     def resume(self) -> RunOutcome:
-        """Go on with the run of the folder.
+        """Go on with the run of the folder; what has ended is told again.
 
         Raises:
             StoreError: there is none, or it was run by another clock.
         """
         store = RunStore(self.folder)
         try:
-            if store.fact("ended"):
-                raise StoreError(f"{store.path}: the run has ended; its results stand in its folder.")
             if store.fact("clock") != self.clock:
                 raise StoreError(
                     f"{store.path}: the run was begun with clock={store.fact('clock')}; go on with the same."
@@ -147,7 +143,8 @@ class Session:
             decisions.close()
         quality, wrong = evaluate_jobs(store, tracker.checkpoints)
         problems = [*self.rates.problems, *problems, *wrong]
-        store.write_facts(ended=True)
+        seconds += store.fact("decision_s", 0.0)
+        store.write_facts(ended=True, decision_s=seconds)
         result = run.result(self.scheduler.name, seconds)
         took = run.overheads
         return RunOutcome(
@@ -162,7 +159,7 @@ class Session:
         parts.tracker.add([spec for _, spec in pairs])
         problems = parts.tracker.recover() if resumed else []
         self._begin(workload)
-        run = NominalRun(workload, self.cluster, self.rules, parts, mixes=self.scheduler.mixes, explain=self.explain)
+        run = NominalRun(workload, self.cluster, self.rules, parts, mixes=self.scheduler.mixes)
         return run, problems
 
     def _live(self, parts: RunParts, pairs: Pairs, resumed: bool) -> tuple[RealRun, list[str]]:
@@ -175,17 +172,16 @@ class Session:
         problems = parts.tracker.recover()
         self._begin(self._workload(job for job, _ in pairs))
         names = {job.id for job, _ in here}
-        source = JobSource(parts.store, self.rates, [pair for pair in pairs if pair[0].id not in names], self.linger_s)
-        estimates, estimator = self.rates.estimates(), None
-        if estimates is not None:
-            estimator = RateEstimator.from_table(estimates, workload, self.cluster, self.rules.mixed_rate)
+        later = [pair for pair in pairs if pair[0].id not in names]
+        linger_s = 0.0 if parts.store.fact("ended") else self.linger_s
+        source = JobSource(parts.store, self.rates, later, linger_s)
+        estimator = self.rates.estimator(workload, self.rules.mixed_rate)
         run = LiveRun(
             workload,
             self.cluster,
             self.rules,
             parts,
             mixes=self.scheduler.mixes,
-            explain=self.explain,
             estimator=estimator,
             outside=source,
         )
@@ -196,8 +192,9 @@ class Session:
 
     def _remember(self, estimator: RateEstimator | None) -> None:
         """Let scheduler and estimator go through all that they saw before."""
-        replay(self.scheduler, read_decisions(self.folder, self.cluster))
-        for decision in read_decisions(self.folder, self.cluster) if estimator is not None else ():
+        seen = list(read_decisions(self.folder, self.cluster))
+        replay(self.scheduler, seen)
+        for decision in seen if estimator is not None else ():
             if decision.gangs is not None and decision.measured is not None and estimator is not None:
                 estimator.observe(decision.gangs, decision.measured)
 

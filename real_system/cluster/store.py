@@ -220,3 +220,14 @@ class RunStore:
         """What became of a request; None: nothing yet."""
         found = self._base.execute("SELECT answer FROM requests WHERE number = ?", (number,)).fetchone()
         return None if found is None else found[0]
+
+
+def has_ended(folder: Path) -> bool:
+    """Whether a folder holds a run that has ended."""
+    if not (folder / FILE).exists():
+        return False
+    store = RunStore(folder)
+    try:
+        return bool(store.fact("ended", False))
+    finally:
+        store.close()

@@ -14,23 +14,21 @@ pytest.importorskip("sklearn", reason="needs scikit-learn")
 pytest.importorskip("ray", reason="Ray is not installed; pip install hadoppler[ray]")
 
 import torch
+from saved_states import saved_states
 
 from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, SimulationRules
 from hadoppler.envs.cluster.cluster import Node
 from hadoppler.real_system.cluster.backend import Backend
-from hadoppler.real_system.cluster.checkpoints import Checkpoints
 from hadoppler.real_system.cluster.crew import Crew
 from hadoppler.real_system.cluster.decisions import read_decisions, same_allocation
 from hadoppler.real_system.cluster.emulation import OwnPace, node_speeds
 from hadoppler.real_system.cluster.job_rates import JobRates
-from hadoppler.real_system.cluster.learner import unpack
 from hadoppler.real_system.cluster.local import LocalBackend
 from hadoppler.real_system.cluster.ray_nodes import PrivateNodes
 from hadoppler.real_system.cluster.ray_workers import RayBackend
 from hadoppler.real_system.cluster.session import RunOutcome, Session
 from hadoppler.real_system.cluster.slots import slots_of
-from hadoppler.real_system.cluster.store import RunStore
 from hadoppler.real_system.cluster.workloads import pair_jobs, task_workload
 
 SPEEDS = {"fast": 1.0, "middle": 0.5, "slow": 0.25}
@@ -54,13 +52,6 @@ def _run(crew: Crew, folder: Path, scheduler: str, clock: str, steps: tuple[int,
     return session.run(pair_jobs(task_workload(jobs=jobs, tasks=("diabetes", "digits"), steps=steps, seed=1), 1))
 
 
-def _last(folder: Path) -> list[tuple[int, dict]]:
-    store, checkpoints = RunStore(folder), Checkpoints(folder / "checkpoints")
-    saved = [store.checkpoints(row)[0] for row in range(len(store.jobs()))]
-    store.close()
-    return [(item.done, unpack(checkpoints.read(item))) for item in saved]
-
-
 def test_processes_and_ray_nodes_do_the_same(tmp_path: Path) -> None:
     """Gangs of one and forked copies by nominal quotas; then a Ray node is killed in the middle of a round."""
     with _crew(LocalBackend(slots_of(NODES))) as crew:
@@ -74,7 +65,7 @@ def test_processes_and_ray_nodes_do_the_same(tmp_path: Path) -> None:
             first, second = (list(read_decisions(folder, NODES)) for folder in folders)
             assert len(first) == len(second) > 1
             assert all(same_allocation(a.allocation, b.allocation) for a, b in zip(first, second, strict=True))
-            for (done, state), (other, again) in zip(*map(_last, folders), strict=True):
+            for (done, state), (other, again) in zip(*map(saved_states, folders), strict=True):
                 assert done == other
                 for name, value in state["model"].items():
                     torch.testing.assert_close(again["model"][name], value)
@@ -98,5 +89,5 @@ def _kill_a_node(crew: Crew, backend: RayBackend, folder: Path) -> None:
     assert killed
     assert outcome.result.metrics["finished"] == 1
     assert 0 <= outcome.result.metrics["lost_steps"] <= 100 + 15  # what was done before the loss was noticed
-    assert _last(folder / "killed")[0][0] == 400
+    assert saved_states(folder / "killed")[0][0] == 400
     assert np.isfinite(outcome.result.metrics["ttd_s"])

@@ -11,17 +11,16 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 
+from saved_states import saved_states
 from scripted_session import RULES, jobs_of, make_session, run_session, virtual_time
 
 from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, Workload, simulate
 from hadoppler.envs.cluster.cluster import Node
 from hadoppler.envs.errors import CheckpointError
-from hadoppler.real_system.cluster.checkpoints import Checkpoints
 from hadoppler.real_system.cluster.decisions import read_decisions, replay
 from hadoppler.real_system.cluster.job_rates import JobRates
 from hadoppler.real_system.cluster.job_source import submit
-from hadoppler.real_system.cluster.learner import unpack
 from hadoppler.real_system.cluster.store import RunStore
 
 SCHEDULERS = ("yarn_cs", "tiresias", "srtf", "gavel_max_min", "gavel_makespan", "hadar", "hadar_horizon", "hadare")
@@ -36,15 +35,7 @@ def _named(name: str) -> tuple[str, dict]:
 
 def _states(folder: Path) -> dict[int, int]:
     """Row -> steps of the job in its last saved state, which can be read."""
-    store, found = RunStore(folder), {}
-    checkpoints = Checkpoints(folder / "checkpoints")
-    for row in range(len(store.jobs())):
-        saved = store.checkpoints(row)
-        found[row] = saved[0].done if saved else 0
-        for checkpoint in saved:
-            unpack(checkpoints.read(checkpoint))
-    store.close()
-    return found
+    return {row: done for row, (done, _) in enumerate(saved_states(folder))}
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

@@ -9,29 +9,21 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 
+from saved_states import saved_states
 from scripted_session import RULES, jobs_of, make_session, run_session, virtual_time
 
 from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, Workload, simulate
-from hadoppler.real_system.cluster.checkpoints import Checkpoints
 from hadoppler.real_system.cluster.decisions import read_decisions
 from hadoppler.real_system.cluster.job_rates import JobRates
-from hadoppler.real_system.cluster.learner import unpack
 from hadoppler.real_system.cluster.nominal_run import NominalRun
-from hadoppler.real_system.cluster.store import RunStore
 
 STEPS = (400, 700, 300, 900)
 
 
 def _weights(folder: Path) -> list[tuple[int, float]]:
     """Steps, and the scripted weight, of every job's last state."""
-    store, found = RunStore(folder), []
-    for row in range(len(store.jobs())):
-        saved = store.checkpoints(row)[0]
-        state = unpack(Checkpoints(folder / "checkpoints").read(saved))
-        found.append((saved.done, float(state["model"]["steps"])))
-    store.close()
-    return found
+    return [(done, float(state["model"]["steps"])) for done, state in saved_states(folder) if state is not None]
 
 
 @pytest.mark.parametrize("name", ["srtf", "gavel", "hadar", "hadare"])

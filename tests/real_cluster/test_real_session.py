@@ -16,20 +16,19 @@ pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("sklearn", reason="needs scikit-learn")
 
 import torch
+from saved_states import saved_states
 
 from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, Job, SimulationRules
 from hadoppler.envs.cluster.cluster import Node
-from hadoppler.real_system.cluster.checkpoints import Checkpoints
 from hadoppler.real_system.cluster.crew import Crew
 from hadoppler.real_system.cluster.decisions import read_decisions, replay
 from hadoppler.real_system.cluster.emulation import OwnPace, node_speeds
 from hadoppler.real_system.cluster.job_rates import JobRates
-from hadoppler.real_system.cluster.learner import Learner, unpack
+from hadoppler.real_system.cluster.learner import Learner
 from hadoppler.real_system.cluster.local import LocalBackend
 from hadoppler.real_system.cluster.session import RunOutcome, Session
 from hadoppler.real_system.cluster.slots import slots_of
-from hadoppler.real_system.cluster.store import RunStore
 from hadoppler.real_system.cluster.training_job import JobSpec
 
 NODES = Cluster(
@@ -61,21 +60,13 @@ def _pair(name: str, task: str, steps: int, workers: int = 1, arrival: float = 0
     return Job(name, arrival, workers, float(steps), task, 32), JobSpec(name, task, steps, workers)
 
 
-def _last(folder: Path, row: int = 0) -> tuple[int, dict]:
-    """Steps and state of a job at its end."""
-    store = RunStore(folder)
-    saved = store.checkpoints(row)[0]
-    store.close()
-    return saved.done, unpack(Checkpoints(folder / "checkpoints").read(saved))
-
-
 def test_a_gang_moves_in_the_middle_and_learns_as_alone(tmp_path: Path, crew: Crew) -> None:
     """Four workers, 3 fast and 1 slow, give way to another job and go on: weights are those of one process."""
     pairs = [_pair("gang", "diabetes", 400, workers=4), _pair("urgent", "diabetes", 40, arrival=1.5)]
     outcome = _session(tmp_path, crew, "hadar", 0.02).run(pairs)
     assert outcome.result.metrics["finished"] == 2
     assert outcome.result.jobs.restarts[0] >= 2
-    done, state = _last(tmp_path)
+    done, state = saved_states(tmp_path)[0]
     assert done == 400
     alone = Learner(pairs[0][1])
     for step in range(0, 400, 4):
@@ -97,7 +88,7 @@ def test_copies_train_on_unequal_nodes_and_become_one(tmp_path: Path, crew: Crew
     """HadarE: every node works, the total is exact, the average is finite and has learned."""
     outcome = _session(tmp_path, crew, "hadare", 0.01, rates="formula").run([_pair("job", "digits", 900)])
     metrics = outcome.result.metrics
-    done, state = _last(tmp_path)
+    done, state = saved_states(tmp_path)[0]
     assert done == 900
     assert all(torch.isfinite(value.float()).all() for value in state["model"].values())
     assert outcome.quality["job"]["accuracy"] > 0.5
@@ -125,7 +116,7 @@ def _kill_later(crew: Crew, rng: np.random.Generator, least: float, most: float)
 def _exact(outcome: RunOutcome, folder: Path) -> None:
     assert outcome.result.metrics["finished"] == 1
     assert outcome.result.metrics["lost_steps"] <= 100
-    assert _last(folder)[0] == 1000
+    assert saved_states(folder)[0][0] == 1000
 
 
 def test_kills_at_random_moments_cost_at_most_a_checkpoint(tmp_path: Path, crew: Crew) -> None:

@@ -99,8 +99,9 @@ def check_open(config: DictConfig) -> None:
     from hadoppler.real_system.cluster.store import has_ended
 
     folder = Path(config.resume)
-    if all(has_ended(place) for place in folders_of(folder, list(config.scheduler))):
-        raise CommandError(f"resume={folder}: the run has ended; its results stand in {folder / 'results.json'}.")
+    results = folder / "results.json"  # written last
+    if results.exists() and all(has_ended(place) for place in folders_of(folder, list(config.scheduler))):
+        raise CommandError(f"resume={folder}: the run has ended; its results stand in {results}.")
 
 
 def folders_of(folder: Path, schedulers: Sequence[str]) -> list[Path]:

@@ -103,6 +103,7 @@ class JobSource:
     def _cancel(self, run: LiveRun, name: str) -> None:
         for number, (job, _) in enumerate(self.later):
             if job.id == name:
+                self.store.write_facts(cancelled=[*self.store.fact("cancelled", []), name])
                 del self.later[number]
                 return
         rows = [row for row, job in enumerate(run.workload.jobs) if job.id == name]

@@ -171,7 +171,7 @@ class Session:
         parts.tracker.add([spec for _, spec in here])
         problems = parts.tracker.recover()
         self._begin(self._workload(job for job, _ in pairs))
-        names = {job.id for job, _ in here}
+        names = {job.id for job, _ in here} | set(parts.store.fact("cancelled", []))
         later = [pair for pair in pairs if pair[0].id not in names]
         linger_s = 0.0 if parts.store.fact("ended") else self.linger_s
         source = JobSource(parts.store, self.rates, later, linger_s)

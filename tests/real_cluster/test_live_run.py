@@ -184,6 +184,29 @@ class Crash(Exception):
     """The coordinator dies."""
 
 
+def test_a_job_cancelled_before_it_came_does_not_come_after_a_crash(tmp_path: Path) -> None:
+    """Cancelled at 3 s, due at 30 s; the run dies at 6 s and goes on: the job is never begun."""
+    pairs = jobs_of(400, 100, arrival=(0.0, 30.0))
+    made, workers = make_session(tmp_path, "v100:1", "srtf")
+
+    def ask() -> None:
+        store = RunStore(tmp_path)
+        store.ask("cancel", {"id": "j1"})
+        store.close()
+
+    def crash() -> None:
+        raise Crash
+
+    workers.at(3.0, ask)
+    workers.at(6.0, crash)
+    with virtual_time(workers), pytest.raises(Crash), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hadoppler.real_system.cluster.live_run.LiveRun.halt", lambda run: None)
+        made.run(pairs)
+    outcome, _ = run_session(tmp_path, "v100:1", "srtf", [], resume=True)
+    assert outcome.result.jobs.id == ("j0",)
+    assert outcome.result.metrics["finished"] == 1
+
+
 def test_a_coordinator_that_dies_goes_on_where_it_was(tmp_path: Path) -> None:
     """Killed at 20 random moments and resumed: every job is done once, with exactly its steps."""
     rng = np.random.default_rng(1)

@@ -184,7 +184,9 @@ class Crash(Exception):
     """The coordinator dies."""
 
 
-def test_a_job_cancelled_before_it_came_does_not_come_after_a_crash(tmp_path: Path) -> None:
+def test_a_job_cancelled_before_it_came_does_not_come_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Cancelled at 3 s, due at 30 s; the run dies at 6 s and goes on: the job is never begun."""
     pairs = jobs_of(400, 100, arrival=(0.0, 30.0))
     made, workers = make_session(tmp_path, "v100:1", "srtf")
@@ -199,8 +201,8 @@ def test_a_job_cancelled_before_it_came_does_not_come_after_a_crash(tmp_path: Pa
 
     workers.at(3.0, ask)
     workers.at(6.0, crash)
-    with virtual_time(workers), pytest.raises(Crash), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("hadoppler.real_system.cluster.live_run.LiveRun.halt", lambda run: None)
+    monkeypatch.setattr("hadoppler.real_system.cluster.live_run.LiveRun.halt", lambda run: None)
+    with virtual_time(workers), pytest.raises(Crash):
         made.run(pairs)
     outcome, _ = run_session(tmp_path, "v100:1", "srtf", [], resume=True)
     assert outcome.result.jobs.id == ("j0",)

@@ -28,7 +28,7 @@ from worker_talk import (
     train,
 )
 
-from hadoppler.real_system.cluster import local
+from hadoppler.real_system.cluster import local, python_process
 from hadoppler.real_system.cluster.backend import Slot, WorkerError
 from hadoppler.real_system.cluster.local import LocalBackend
 from hadoppler.real_system.cluster.messages import Ended, Lost, Progress, Ready, Saved, Started, Stop
@@ -189,7 +189,7 @@ def test_close_is_quick_where_nothing_hangs() -> None:
 
 
 def test_workers_that_never_become_ready_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "PROGRAM", "raise SystemExit(7)")
+    monkeypatch.setattr(python_process, "PROGRAM", "raise SystemExit(7)")
     backend = LocalBackend([Slot(0, 0)])
     backend.start()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from ..envs.errors import MissingExtraError, UnknownNameError, unknown_name
@@ -30,16 +30,57 @@ def find_by_name(name: str, table: Mapping[str, str], group: str, noun: str) -> 
             raise MissingExtraError(
                 f"the {noun} {name!r} needs the package {error.name!r}; install it with pip install 'hadoppler[all]'."
             ) from error
-    offered = {entry.name: entry for entry in entry_points(group=group)}
-    if name in offered:
-        try:
-            return offered[name].load()
-        except (ImportError, AttributeError) as error:
-            raise MissingExtraError(
-                f"the {noun} {name!r} of another package cannot be loaded from {offered[name].value} ({error}); "
-                "install or mend that package."
-            ) from error
-    raise unknown_name(noun, name, [*table, *offered])
+    others = offered(group)
+    if name in others:
+        return load_offered(others[name], noun)
+    raise unknown_name(noun, name, [*table, *others])
+
+
+def offered(group: str) -> dict[str, EntryPoint]:
+    """What other packages offer under a group of entry points, by name; the first of two with one name counts."""
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=group):
+        found.setdefault(entry.name, entry)
+    return found
+
+
+def package_of(entry: EntryPoint) -> str:
+    """The distribution that offers an entry point, for people."""
+    return entry.dist.name if entry.dist is not None else "another package"
+
+
+def load_offered(entry: EntryPoint, noun: str) -> Callable[..., Any]:
+    """The object of another package's entry point.
+
+    Raises:
+        MissingExtraError: it cannot be loaded, whatever its module did, or nobody can call it.
+    """
+    where = f"the {noun} {entry.name!r} of the package {package_of(entry)}"
+    try:
+        found = entry.load()
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise MissingExtraError(
+            f"{where} cannot be loaded from {entry.value} ({reason}); install or mend that package."
+        ) from error
+    if not callable(found):
+        raise MissingExtraError(
+            f"{where} is a {type(found).__name__}; expected a class or function at {entry.value}; mend that package."
+        )
+    return found
+
+
+def clash(entry: EntryPoint, table: Mapping[str, str], group: str, noun: str) -> str | None:
+    """Why another package's offer is not the one that its name stands for, in a sentence; None if it is."""
+    whose = None
+    if entry.name in table:
+        whose = "Hadoppler's own"
+    elif (first := offered(group)[entry.name]).value != entry.value or package_of(first) != package_of(entry):
+        whose = f"that of the package {package_of(first)}"
+    return whose and (
+        f"the {noun} {entry.name!r} of the package {package_of(entry)} is left out: the name stands for {whose}; "
+        "that package must give it another name."
+    )
 
 
 def check_options(who: str, make: Callable[..., Any], options: Iterable[str], given: Collection[str] = ()) -> None:

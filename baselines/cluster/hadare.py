@@ -60,7 +60,8 @@ class HadarE:
         gain = np.where(rate > 0, worth / view.workers[:, None], -np.inf)
         order = np.argsort(-gain, axis=None, kind="stable")[: int((rate > 0).sum())]
         most = len(view.cluster.nodes) if self.copies is None else self.copies
-        jobs = view.workers, view.remaining, rate, start, gpu_type
+        guessed = np.zeros(len(view), dtype=np.bool_) if view.guessed is None else view.guessed
+        jobs = view.workers, view.remaining, rate, start, gpu_type, guessed
         chosen, counts = _fork(view.free.copy(), *jobs, order, most, view.round_s, consolidation_s)
         return self._allocation(view, chosen, counts, gpu_type, gain)
 
@@ -124,6 +125,7 @@ def _fork(
     rate: Floats,
     start: Floats,
     gpu_type: Integers,
+    guessed: NDArray[np.bool_],
     order: Integers,
     most: int,
     round_s: float,
@@ -132,10 +134,12 @@ def _fork(
     """Give GPUs to (job, place) pairs in the given order, in two passes.
 
     The first leaves out jobs whose copies can do the rest in this round. The second gives such jobs
-    the GPUs that are left, where they end earlier by it in spite of restart and consolidation.
+    the GPUs that are left, where they end earlier by it in spite of restart and consolidation; and in any
+    case to those whose rates are guesses: too many copies cost them a consolidation, too few a round.
 
     Args:
         rate, start: [N, H + R] steps/s, and seconds until a copy works.
+        guessed: [N] whether nothing of a job's rates was measured.
         order: flat numbers of the pairs, best first.
         most: copies of a job at most.
 
@@ -158,7 +162,7 @@ def _fork(
             if here < workers[j] or copies[j] == most or used[step] or (place >= nodes and copies[j] > 0):
                 continue
             end = begin[j] + remaining[j] / max(speed[j], 1e-300) + (consolidation_s if copies[j] > 1 else 0.0)
-            if end <= round_s:
+            if end <= round_s and (crowded or not guessed[j]):
                 later = max(begin[j], start[j, place])
                 if crowded or later + remaining[j] / (speed[j] + rate[j, place]) + consolidation_s >= end:
                     continue

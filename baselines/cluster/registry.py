@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...envs.cluster import Scheduler
-from ..registry import check_options, find_by_name
+from ...envs.errors import SchedulerError
+from ..registry import check_options, find_by_name, offered, package_of
 
+if TYPE_CHECKING:
+    from ...envs.cluster import Scheduler
+
+ENTRY_POINTS = "hadoppler.schedulers"
 SCHEDULERS: dict[str, str] = {
     "yarn_cs": "hadoppler.baselines.cluster.yarn_cs:YarnCS",
     "tiresias": "hadoppler.baselines.cluster.tiresias:Tiresias",
@@ -32,8 +36,18 @@ def find_scheduler(
     Raises:
         UnknownNameError: nobody offers the name, or it has no such option; the valid ones are listed.
         MissingExtraError: its module needs a package that is not installed.
+        SchedulerError: another package's offer is no scheduler.
     """
-    make: Callable[..., Scheduler] = find_by_name(name, table, "hadoppler.schedulers", "scheduler")
+    make: Callable[..., Scheduler] = find_by_name(name, table, ENTRY_POINTS, "scheduler")
     options = dict(options or {})
     check_options(f"scheduler {name!r}", make, options)
-    return make(**options)
+    scheduler = make(**options)
+    if name not in table:
+        from ...envs.cluster import Scheduler
+
+        if not isinstance(scheduler, Scheduler):
+            raise SchedulerError(
+                f"the scheduler {name!r} of the package {package_of(offered(ENTRY_POINTS)[name])} is a "
+                f"{type(scheduler).__name__}; expected an object with name, mixes, forks, reset and schedule."
+            )
+    return scheduler

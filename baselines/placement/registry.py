@@ -17,6 +17,7 @@ from ...envs.placement.placement import is_topological
 from ...envs.placement.simulator import Order
 from ..registry import check_options, find_by_name
 
+ENTRY_POINTS = "hadoppler.placements"
 Method = Callable[..., Placement]
 GIVEN = ("problem", "rng", "execution")
 """Parameters of a method that are no options: ``place`` gives them."""
@@ -29,7 +30,7 @@ def find_method(name: str, table: Mapping[str, str]) -> Method:
         UnknownNameError: nobody offers the name; the valid ones are listed.
         MissingExtraError: its module needs a package that is not installed.
     """
-    return cast(Method, find_by_name(name, table, "hadoppler.placements", "placement method"))
+    return cast(Method, find_by_name(name, table, ENTRY_POINTS, "placement method"))
 
 
 def run_method(

@@ -26,15 +26,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import ThroughputError
 from .cluster import Cluster
-from .scheduler import Allocation, Floats, Integers, MixedRate
+from .scheduler import Allocation, Flags, Floats, Integers, MixedRate
 from .throughput import ThroughputTable
 from .workload import Workload
-
-Flags = NDArray[np.bool_]
 
 
 class RateEstimator:

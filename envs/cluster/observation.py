@@ -28,7 +28,8 @@ def narrow(view: ClusterView, window: int) -> ClusterView:
     if len(view) <= window:
         return view
     rows = np.sort(np.argsort(view.held_gang < 0, kind="stable")[:window])
-    return replace(view, **{name: getattr(view, name)[rows] for name in PER_JOB})
+    guessed = None if view.guessed is None else view.guessed[rows]
+    return replace(view, guessed=guessed, **{name: getattr(view, name)[rows] for name in PER_JOB})
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 MixedRate = Literal["proportional", "min"]
 
 
@@ -122,6 +123,7 @@ class ClusterView:
         held_gang: [N] number of the job's first gang in ``held``, or -1.
         explain: whether the scheduler is asked to give its reasons in ``Allocation.why``.
         consolidation_s: seconds at a round's end in which copies of one job average their weights.
+        guessed: [N] whether nothing was measured yet of the rates shown; None: they are the true ones.
     """
 
     time: float
@@ -146,6 +148,7 @@ class ClusterView:
     held_gang: Integers
     explain: bool = False
     consolidation_s: float = 0.0
+    guessed: Flags | None = None
 
     def __len__(self) -> int:
         return len(self.job)

@@ -268,6 +268,7 @@ class Simulation:
             held_gang=jobs.gang[rows],
             explain=self.explain,
             consolidation_s=rules.consolidation_s,
+            guessed=None if self.estimator is None else ~self.estimator.measured[:, rows].any(axis=(0, 2)),
         )
 
     def _check_rows(self, allocation: Allocation, mid_round: bool) -> None:

@@ -122,7 +122,8 @@ def same_allocation(first: Allocation, second: Allocation) -> bool:
 def _view_to(view: ClusterView) -> dict[str, Any]:
     content = {name: getattr(view, name) for name in _PLAIN}
     content |= {name: getattr(view, name).tolist() for name in (*_WHOLE, *_BROKEN)}
-    return content | {"held": _allocation_to(view.held)}
+    guessed = None if view.guessed is None else view.guessed.tolist()
+    return content | {"held": _allocation_to(view.held), "guessed": guessed}
 
 
 def _view_from(content: Mapping[str, Any], cluster: Cluster) -> ClusterView:
@@ -132,7 +133,8 @@ def _view_from(content: Mapping[str, Any], cluster: Cluster) -> ClusterView:
     for name in ("rates", "spread_rates"):
         arrays[name] = arrays[name].reshape(count, types)
     plain = {name: content[name] for name in _PLAIN}
-    return ClusterView(cluster=cluster, held=_allocation_from(content["held"]), **plain, **arrays)
+    guessed = None if content["guessed"] is None else np.array(content["guessed"], dtype=np.bool_)
+    return ClusterView(cluster=cluster, held=_allocation_from(content["held"]), guessed=guessed, **plain, **arrays)
 
 
 def _allocation_to(allocation: Allocation) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ...envs.placement import PlacementProblem
 from ...envs.placement.graph import Floats, Integers
 from . import settings
 from .calibration import calibrated
-from .executor import Execution, ExecutionTimeoutError, Executor, Order
+from .executor import Execution, ExecutionTimeoutError, Executor, Mode, Order
 from .interference import load
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class MeasuredTime:
     Attributes:
         executor: what runs placements.
         execution: ``fifo`` or ``priority``: whether a placement's order counts.
+        mode: of execution, as of ``Executor.run``.
         repeats: clean repetitions of which ``times`` takes the median.
         warm_up: runs of the first placement that do not count.
         disturbed: a repetition is dropped if the executor's threads waited for processors longer than this share of
@@ -48,6 +49,7 @@ class MeasuredTime:
 
     executor: Executor
     execution: Order = "fifo"
+    mode: Mode = "work_conserving"
     repeats: int = 1
     warm_up: int = 1
     disturbed: float = 0.1
@@ -124,6 +126,7 @@ class MeasuredTime:
                 assignment,
                 self.inputs if self.calls == 1 else None,
                 order=self.execution,
+                mode=self.mode,
                 priority=order if self.execution == "priority" else None,
                 timeout=None if np.isinf(limit) else limit,
                 seed=self.seed + self.calls,

@@ -100,6 +100,18 @@ def test_a_copy_that_only_delays_is_not_made() -> None:
     assert result.jobs.finish[0] == pytest.approx(10 + 50)  # two copies: 10 + 40 + 15 s of consolidation
 
 
+def test_nodes_are_not_left_idle_because_of_a_guess() -> None:
+    """Believed to take a second on one node, a job is forked all the same until its rates were measured."""
+    cluster, jobs = Cluster.parse("v100:1x4"), (Job("a", 0, 1, 1200, "m"), Job("b", 0, 1, 1200, "m"))
+    table = ThroughputTable.build([("m", 1, "v100", 10.0, 10.0)])
+    guess = ThroughputTable.build([("m", 1, "v100", 5000.0, 5000.0)])
+    options = {"round_s": 20, "restart_s": 0, "consolidation_s": 1}
+    result = simulate(Workload(jobs, table), cluster, find_scheduler("hadare", {}), estimates=guess, **options)
+    first = result.rounds.placements[0][1]
+    assert sorted(first.job.tolist()) == [0, 0, 0, 1]  # one node each, then what is left to the first
+    assert result.jobs.finish.max() < 70  # 60 s of work for four nodes
+
+
 def test_a_gang_that_no_node_can_hold_runs_unforked() -> None:
     table = ThroughputTable.build([("w", 3, "v100", 3.0, 2.0), ("m", 1, "v100", 1.0, 1.0)])
     workload = Workload((Job("wide", 0.0, 3, 6000.0, "w"), Job("small", 0.0, 1, 6000.0, "m")), table)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 LATE_S = 1e-3
 """A device that idled for longer with work at hand was late (our choice: 12 times the usual hop between threads)."""
 
+MODES = ("work_conserving", "bulk_synchronous")
+"""How placements are executed, with the names of ``Executor.run``."""
+
 
 @dataclass(frozen=True)
 class Devices:
@@ -78,9 +81,9 @@ def open_devices(config: DictConfig, problem: PlacementProblem) -> Iterator[Devi
 
 
 def measure(
-    devices: Devices, placement: Placement, *, runs: int, seed: int, watch: Callable[[], None] = lambda: None
+    devices: Devices, placement: Placement, config: DictConfig, watch: Callable[[], None] = lambda: None
 ) -> Measured:
-    """Execute a placement until ``runs`` repetitions after a warm-up were clean, or too many were not.
+    """Execute a placement until ``config.runs`` repetitions after a warm-up were clean, or too many were not.
 
     Args:
         watch: called before each repetition.
@@ -92,7 +95,10 @@ def measure(
     from hadoppler.real_system.placement.measured_time import MOST_REPETITIONS, MeasuredTime
 
     order: Any = placement.execution
-    time = MeasuredTime(devices.executor, order, repeats=runs, window=MOST_REPETITIONS * runs, seed=seed, watch=watch)
+    window = MOST_REPETITIONS * config.runs
+    time = MeasuredTime(
+        devices.executor, order, config.mode, repeats=config.runs, window=window, seed=config.seed, watch=watch
+    )
     median, kept = time.measure(placement.assignment, placement.order)
     shown = min(time.recent, key=lambda done: abs(done.makespan - median))
     clean = time.dropped < time.calls - time.warm_up
@@ -100,12 +106,12 @@ def measure(
 
 
 def execute_all(
-    devices: Devices, answers: Mapping[str, Placement], console: Console, *, runs: int, seed: int
+    devices: Devices, answers: Mapping[str, Placement], console: Console, config: DictConfig
 ) -> tuple[dict[str, Measured], dict[str, str]]:
     """Execute every method's placement; those that succeeded, and why the others did not."""
     from hadoppler.real_system.placement import ExecutionError
 
-    measured, failures = dict[str, Measured](), dict[str, str]()
+    measured, failures, runs = dict[str, Measured](), dict[str, str](), config.runs
     with execution_bar(console) as bar:
         expect_outputs(devices, console, bar)
         task = bar.add_task("", total=len(answers) * (runs + 1))
@@ -119,7 +125,7 @@ def execute_all(
                 bar.refresh()
 
             try:
-                measured[name] = measure(devices, placement, runs=runs, seed=seed, watch=watch)
+                measured[name] = measure(devices, placement, config, watch)
             except ExecutionError as error:
                 failures[name] = str(error)
     return measured, failures
@@ -163,9 +169,11 @@ def check_execution(config: DictConfig) -> None:
     """Refuse settings of executions that nothing else would refuse with the user's own names.
 
     Raises:
-        CommandError: there are no runs, or the order is one that executors do not know.
+        CommandError: there are no runs, or the order or the mode is one that executors do not know.
     """
     if config.runs < 1:
         raise CommandError(f"runs is {config.runs}; expected a whole number from 1 up.")
     if config.executor and config.order not in ("fifo", "priority"):
         raise CommandError(f"order is {config.order!r}; with an executor it is fifo or priority.")
+    if config.mode not in MODES:
+        raise CommandError(f"mode is {config.mode!r}; expected {' or '.join(MODES)}.")

@@ -41,6 +41,7 @@ class PlaceConfig:
     pictures: bool = True
     executor: dict[str, Any] | None = None
     runs: int = 5
+    mode: str = "work_conserving"
 
 
 ConfigStore.instance().store(name="place_schema", node=PlaceConfig, provider="hadoppler")
@@ -66,7 +67,7 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
         rows = simulated(problem, answers, failures, console)
         measured, mishaps = dict[str, Measured](), dict[str, str]()
         if devices:
-            measured, mishaps = execute_all(devices, answers, console, runs=config.runs, seed=config.seed)
+            measured, mishaps = execute_all(devices, answers, console, config)
     report(config, problem, answers, rows, failures, devices, measured, mishaps, console)
     if mishaps:
         raise CommandError("executed, these failed: " + " ".join(f"{name} ({why})" for name, why in mishaps.items()))

@@ -90,6 +90,21 @@ def test_emulated_devices_take_the_time_that_was_simulated(capsys: pytest.Captur
     assert "Emulated devices compute nothing" in capsys.readouterr().out
 
 
+def test_barriers_hold_up_what_is_ready() -> None:
+    """a (2 s), b (1 s) and c (1 s), where c reads b only: with a barrier after a and b, c waits for a."""
+    nodes = [{"id": name, "flops": flops} for name, flops in zip("abc", (2, 1, 1), strict=True)]
+    Path("graph.json").write_text(json.dumps({"nodes": nodes, "edges": [{"src": "b", "dst": "c"}]}))
+    Path("placement.json").write_text(json.dumps({"a": 0, "b": 1, "c": 1}))
+    small = ["graph=file", "graph.path=graph.json", "topology=raw", "topology.devices=2", "pictures=false", "runs=3"]
+    small += ["method=[file]", "method.file.path=placement.json", "executor=emulated", "executor.bound_s=0.1"]
+    taken = []
+    for mode in ("work_conserving", "bulk_synchronous"):
+        assert place.main([*small, f"mode={mode}", f"hydra.run.dir={mode}"]) == 0
+        taken.append(json.loads(Path(mode, "results.json").read_text())["rows"][0]["measured_s"])
+    assert taken[0] == pytest.approx(0.1, rel=0.2)
+    assert taken[1] == pytest.approx(0.15, rel=0.2)
+
+
 def test_units_of_a_file_are_not_compared_with_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         place.main(["graph=chainmm", "graph.size=16", "topology=raw", "method=[heft]", "executor=cpu", "runs=1"]) == 0
@@ -111,12 +126,12 @@ def test_wrong_outputs_are_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: py
     """The second placement's outputs are made wrong: the first one's results are kept, and the exit code tells."""
     honest, seen = execution.measure, []
 
-    def wrong(devices: Any, placement: Any, **options: Any) -> Any:
+    def wrong(devices: Any, placement: Any, *others: Any) -> Any:
         seen.append(placement.method)
         if placement.method == "round_robin":
             expected = devices.executor._expected
             devices.executor._expected = {name: value + 1 for name, value in expected.items()}
-        return honest(devices, placement, **options)
+        return honest(devices, placement, *others)
 
     monkeypatch.setattr(execution, "measure", wrong)
     assert place.main([*SMALL, "executor=cpu", "runs=1"]) == 2
@@ -137,6 +152,7 @@ def test_wrong_outputs_are_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: py
     [
         (["graph=fork_join", "executor=cpu"], "the graph has no kernels and cannot be executed"),
         ([*SMALL, "executor=cpu", "runs=0"], "runs is 0; expected a whole number from 1 up"),
+        ([*SMALL, "executor=cpu", "mode=levels"], "mode is 'levels'; expected work_conserving or bulk_synchronous"),
         ([*SMALL, "executor=cpu", "order=random"], "order is 'random'; with an executor it is fifo or priority"),
         ([*SMALL, "executor=cpu", "executor.isolate=no"], "executor.isolate"),
         ([*SMALL, "executor=tpu"], "there is no executor called 'tpu'; choose one of cpu, cuda, emulated"),

@@ -15,7 +15,14 @@ from hadoppler.envs.placement import PlacementProblem, make_graph
 from hadoppler.scripts.cli import main
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", "docs/doppler.md", "docs/execution.md", "docs/real_cluster.md", "docs/training_jobs.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/doppler.md",
+    "docs/execution.md",
+    "docs/extend.md",
+    "docs/real_cluster.md",
+    "docs/training_jobs.md",
+)
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", "\n".join(TEXTS.values()), flags=re.MULTILINE | re.DOTALL)
 COMMANDS = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines()]
@@ -25,10 +32,8 @@ SHORT = {
     "online": ["stage.online.updates=3", "stage.online.batch=2", "stage.online.search_calls=100"],
 }
 """Settings that cut the stages of a training short."""
-FILES = {
-    found[1]: text for language, text in BLOCKS if language == "python" and (found := re.match(r"# (\w+\.py)\n", text))
-}
-"""Name -> programs that are files of the user's; the first line is a comment with the name."""
+FILES = {found[1]: text for _, text in BLOCKS if (found := re.match(r"# (\w+\.(?:py|csv|yaml))\n", text))}
+"""Name -> blocks that are files of the user's; the first line is a comment with the name."""
 PROGRAMS = [
     text
     for language, text in BLOCKS
@@ -40,6 +45,7 @@ PROGRAMS = [
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that holds the files that the README asks for."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_model.py").write_text(next(text for _, text in BLOCKS if "def factory" in text))
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)

@@ -10,6 +10,9 @@ from typing import Any
 
 from ..envs.errors import MissingExtraError, UnknownNameError, unknown_name
 
+SCHEDULERS, PLACEMENTS = "hadoppler.schedulers", "hadoppler.placements"
+"""Entry point groups under which other packages offer schedulers and placement methods."""
+
 
 def find_by_name(name: str, table: Mapping[str, str], group: str, noun: str) -> Any:
     """The object behind ``name``: ``module:object`` in ``table``, else an entry point of ``group``.
@@ -65,22 +68,28 @@ def load_offered(entry: EntryPoint, noun: str) -> Callable[..., Any]:
         ) from error
     if not callable(found):
         raise MissingExtraError(
-            f"{where} is a {type(found).__name__}; expected a class or function at {entry.value}; mend that package."
+            f"{where} is of the type {type(found).__name__}; expected a class or function at {entry.value}; mend that "
+            "package."
         )
     return found
 
 
-def clash(entry: EntryPoint, table: Mapping[str, str], group: str, noun: str) -> str | None:
-    """Why another package's offer is not the one that its name stands for, in a sentence; None if it is."""
-    whose = None
-    if entry.name in table:
-        whose = "Hadoppler's own"
-    elif (first := offered(group)[entry.name]).value != entry.value or package_of(first) != package_of(entry):
-        whose = f"that of the package {package_of(first)}"
-    return whose and (
-        f"the {noun} {entry.name!r} of the package {package_of(entry)} is left out: the name stands for {whose}; "
-        "that package must give it another name."
-    )
+def left_out(group: str, noun: str, taken: Collection[str]) -> dict[str, str]:
+    """Offers of other packages whose name stands for something else already: a sentence for each, by name.
+
+    Args:
+        taken: names that are ours.
+    """
+    first, told = offered(group), {}
+    for entry in entry_points(group=group):
+        package, winner = package_of(entry), first[entry.name]
+        if entry.name in taken or package != package_of(winner):
+            whose = "Hadoppler's own" if entry.name in taken else f"that of the package {package_of(winner)}"
+            told[entry.name] = (
+                f"the {noun} {entry.name!r} of the package {package} is left out: the name stands for {whose}; that "
+                "package must give it another name."
+            )
+    return told
 
 
 def check_options(who: str, make: Callable[..., Any], options: Iterable[str], given: Collection[str] = ()) -> None:

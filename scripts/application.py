@@ -11,8 +11,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import partial
-from importlib import resources
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from hadoppler.envs.errors import HadopplerError
+from hadoppler.scripts.offers import add_choices, names_of, own_choices
 from hadoppler.scripts.resume import can_go_on
 from hadoppler.scripts.run_state import recorded
 from hadoppler.scripts.sweep import SweepFolder, print_members, read_members
@@ -77,6 +76,8 @@ def launch(
             return None
 
     SweepFolder.forget()
+    for sentence in add_choices(arguments):
+        print(f"hadoppler {name}: {sentence}", file=sys.stderr)
     previous = sys.argv
     sys.argv = [f"hadoppler {name}", *arguments]
     try:
@@ -199,22 +200,17 @@ def one_sentence(error: Exception, name: str, arguments: Sequence[str] = ()) -> 
 
 
 def _choices(*groups: str) -> str:
-    """A line per group with the names of its files, for ``--help``."""
-    folders = {group: resources.files("hadoppler.conf").joinpath(group) for group in groups}
-    names = {group: sorted(path.name.removesuffix(".yaml") for path in folders[group].iterdir()) for group in groups}
+    """A line per group with the names of its files and of what other packages offer, for ``--help``."""
+    names = {group: sorted({*own_choices(group), *names_of(group)}) for group in groups}
     return "\n".join(f"{group}: {', '.join(names[group])}" for group in groups) + "\n"
 
 
 def _other_way(group: str, choice: str) -> str:
-    """How to give what looks like a file, or another package's method."""
+    """How to give what looks like a file."""
     if group in ("graph", "topology", "cluster") and "." in choice:
         return f"; a file is given as {group}=file {group}.path={choice}"
     if group == "workload" and "." in choice:
         return f"; a file is given as workload=trace workload.path={choice}"
-    if group == "scheduler" and choice in {entry.name for entry in entry_points(group="hadoppler.schedulers")}:
-        return f"; a scheduler of another package is added as +scheduler.{choice}={{}}"
-    if group == "method" and choice in {entry.name for entry in entry_points(group="hadoppler.placements")}:
-        return f"; a method of another package is added as +method.{choice}={{}}"
     return ""
 
 

@@ -19,6 +19,7 @@ COMMANDS = {
     "profile": "measure how fast your own model trains on this machine, for simulations",
     "train": "train a policy that places graphs, or one that schedules a cluster",
     "evaluate": "judge a trained placement policy on any graphs and devices, as it is or fine-tuned",
+    "info": "tell versions, devices, what is installed and what extras would add",
     "demo": "place two graphs with ten methods and draw the best, in a minute or two",
 }
 

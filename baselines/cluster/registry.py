@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...envs.errors import SchedulerError
-from ..registry import check_options, find_by_name, offered, package_of
+from ..registry import SCHEDULERS as ENTRY_POINTS, check_options, find_by_name, offered, package_of
 
 if TYPE_CHECKING:
     from ...envs.cluster import Scheduler
 
-ENTRY_POINTS = "hadoppler.schedulers"
 SCHEDULERS: dict[str, str] = {
     "yarn_cs": "hadoppler.baselines.cluster.yarn_cs:YarnCS",
     "tiresias": "hadoppler.baselines.cluster.tiresias:Tiresias",
@@ -47,7 +46,7 @@ def find_scheduler(
 
         if not isinstance(scheduler, Scheduler):
             raise SchedulerError(
-                f"the scheduler {name!r} of the package {package_of(offered(ENTRY_POINTS)[name])} is a "
+                f"the scheduler {name!r} of the package {package_of(offered(ENTRY_POINTS)[name])} is of the type "
                 f"{type(scheduler).__name__}; expected an object with name, mixes, forks, reset and schedule."
             )
     return scheduler

@@ -15,9 +15,8 @@ from ...envs.errors import MemoryLimitError, PlacementError, UnknownNameError
 from ...envs.placement import Placement, PlacementProblem
 from ...envs.placement.placement import is_topological
 from ...envs.placement.simulator import Order
-from ..registry import check_options, find_by_name
+from ..registry import PLACEMENTS as ENTRY_POINTS, check_options, find_by_name
 
-ENTRY_POINTS = "hadoppler.placements"
 Method = Callable[..., Placement]
 GIVEN = ("problem", "rng", "execution")
 """Parameters of a method that are no options: ``place`` gives them."""
@@ -77,7 +76,7 @@ def check_method(name: str, table: Mapping[str, str], options: Mapping[str, Any]
             raise PlacementError(f"the method {name!r} needs the option {key!r}; give it a value.")
     hints = _type_hints(method)
     for key, value in options.items():
-        if key in hints and not _fits(value, hints[key]):
+        if key in hints and value is not own[key].default and not _fits(value, hints[key]):
             wanted = hints[key].__name__ if isinstance(hints[key], type) else hints[key]
             raise PlacementError(
                 f"the method {name!r} has {key}={value!r}; expected {wanted}, found {type(value).__name__}."

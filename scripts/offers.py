@@ -87,9 +87,8 @@ def add_choices(arguments: Sequence[str]) -> list[str]:
     _added.clear()
     told = []
     for group in FAMILIES:
-        named = {
-            name for word in arguments if re.match(rf"\+?{group}[.=]", word) for name in re.findall(r"[\w-]+", word)
-        }
+        words = " ".join(word for word in arguments if re.match(rf"\+?{group}[.=]", word))
+        named = set(re.findall(r"[\w-]+", words))
         told += [sentence for name, sentence in clashes(group).items() if name in named]
         for name, entry in others(group).items():
             options = _options(entry, FAMILIES[group]) if name in named else {}

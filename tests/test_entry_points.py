@@ -182,12 +182,12 @@ def test_they_run_in_other_processes(site: Path) -> None:
         ([*PLACE, "method=[one-of]", "method.one-of.devise=1"], "'method.one-of.devise'; did you mean method.one-of."),
         (
             [*SIMULATE, "scheduler=[odd]"],
-            "the scheduler 'odd' of the package theirs is of the type int; expected an object with",
+            "the scheduler 'odd' of the package theirs is of the type int; expected an",
         ),
         ([*SIMULATE, "scheduler=[absent]"], "the scheduler 'absent' of the package theirs cannot be loaded from"),
         (
             [*PLACE, "method=[five]"],
-            "the placement method 'five' of the package theirs is of the type int; expected a class",
+            "method 'five' of the package theirs is of the type int; expected a class",
         ),
         ([*SIMULATE, "scheduler=[shortish]"], "no scheduler called 'shortish'; choose one of absent, "),
     ],

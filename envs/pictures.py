@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 """Wong's eight colours, distinct for colour-blind readers."""
+DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
+HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")
+
+
+def line_style(number: int) -> dict[str, Any]:
+    """Colour and dashes of a line by its number, as matplotlib's arguments: forty differ, and five without colour."""
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
 
 
 def verbatim(text: str) -> str:

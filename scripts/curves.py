@@ -35,6 +35,8 @@ def learning_curve(lines: Sequence[Mapping[str, Any]]) -> Figure:
     """A panel per family, those that tell most first; every second stage is shaded, each is named on top."""
     from matplotlib.figure import Figure
 
+    from hadoppler.envs.pictures import line_style
+
     found = families(lines)
     rows = math.ceil(len(found) / COLUMNS)
     columns = min(len(found), COLUMNS)
@@ -42,9 +44,10 @@ def learning_curve(lines: Sequence[Mapping[str, Any]]) -> Figure:
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True).flat
     label, places = axis(lines)
     for panel, (family, names) in zip(panels, found.items(), strict=False):
-        for name in names:
+        for number, name in enumerate(names):
             points = [(x, float(line[name])) for x, line in zip(places, lines, strict=True) if name in figures(line)]
-            panel.plot(*zip(*points, strict=True), marker="." if len(points) <= FEW_POINTS else "", label=name)
+            mark = "." if len(points) <= FEW_POINTS else ""
+            panel.plot(*zip(*points, strict=True), marker=mark, label=name, **line_style(number))
         _mark_stages(panel, lines, places)
         panel.set_ylabel(family)
         panel.set_xlabel(label)

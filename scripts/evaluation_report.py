@@ -182,7 +182,7 @@ def evaluation(rows: Sequence[Row]) -> Figure:
     """A group of bars per problem: every method's makespan, as a ratio to the lower bound."""
     from matplotlib.figure import Figure
 
-    from hadoppler.envs.pictures import COLOURS, verbatim
+    from hadoppler.envs.pictures import COLOURS, HATCHES, verbatim
 
     methods = [method for method in METHODS if any(row[method] is not None for row in rows)]
     figure = Figure(figsize=(min(3.0 + 0.22 * len(rows) * len(methods), WIDEST), 4.5), layout="constrained")
@@ -191,7 +191,10 @@ def evaluation(rows: Sequence[Row]) -> Figure:
     for number, method in enumerate(methods):
         places = [group + (number + 0.5) * width - 0.4 for group in range(len(rows))]
         heights = [ratio(row[method], row["bound"]) or math.nan for row in rows]
-        panel.bar(places, heights, width, color=COLOURS[METHODS.index(method)], label=SHOWN[method])
+        look = METHODS.index(method)
+        panel.bar(
+            places, heights, width, color=COLOURS[look], hatch=HATCHES[look], edgecolor="white", label=SHOWN[method]
+        )
     panel.axhline(1.0, color="0.4", linewidth=1)
     names = [verbatim(f"{row['graph']}\n{fill(row['topology'], LABEL_WIDTH)}") for row in rows]
     slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"} if len(rows) > 4 else {}

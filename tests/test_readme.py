@@ -17,9 +17,11 @@ from hadoppler.scripts.cli import main
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = (
     "README.md",
+    "docs/cluster.md",
     "docs/doppler.md",
     "docs/execution.md",
     "docs/extend.md",
+    "docs/placement.md",
     "docs/real_cluster.md",
     "docs/training_jobs.md",
 )
@@ -34,11 +36,7 @@ SHORT = {
 """Settings that cut the stages of a training short."""
 FILES = {found[1]: text for _, text in BLOCKS if (found := re.match(r"# (\w+\.(?:py|csv|yaml))\n", text))}
 """Name -> blocks that are files of the user's; the first line is a comment with the name."""
-PROGRAMS = [
-    text
-    for language, text in BLOCKS
-    if language == "python" and "def factory" not in text and text not in FILES.values()
-]
+PROGRAMS = [text for language, text in BLOCKS if language == "python" and text not in FILES.values()]
 
 
 @pytest.fixture
@@ -46,12 +44,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that holds the files that the README asks for."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "my_model.py").write_text(next(text for _, text in BLOCKS if "def factory" in text))
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    (tmp_path / "jobs.csv").write_text(next(text for language, text in BLOCKS if language == "csv"))
-    for name, key in (("devices.yaml", "devices:"), ("cluster.yaml", "nodes:")):
-        (tmp_path / name).write_text(next(text for language, text in BLOCKS if language == "yaml" and key in text))
     return tmp_path
 
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..pictures import COLOURS, verbatim
+from ..pictures import COLOURS, HATCHES, line_style, verbatim
 from .timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DASHES = ("-", "--", ":", "-.")
 IDLE = (0.93, 0.93, 0.93)
 HIGHEST, MOST_LABELS = 40.0, 80
 """Inches that a picture may be high, and node labels that it may bear: beyond them, rows get thinner."""
@@ -38,8 +37,7 @@ def draw_completion_times(jct: Mapping[str, ArrayLike], *, title: str = "") -> F
         reached = np.concatenate((seconds[:1], seconds)) / unit
         axes.step(
             reached, np.arange(len(reached)) / max(1, len(seconds)), where="post",
-            color=COLOURS[number % len(COLOURS)], linestyle=DASHES[number // len(COLOURS) % len(DASHES)],
-            label=verbatim(name),
+            label=verbatim(name), **line_style(number),
         )  # fmt: skip
     shortest = min((float(seconds[0]) for seconds in values.values() if len(seconds)), default=1.0)
     if 0 < shortest * 30 < longest:
@@ -67,7 +65,8 @@ def draw_use(timelines: Mapping[str, Timeline], *, title: str = "") -> Figure:
         for gpu_type, busy in enumerate(line.busy):
             colour = COLOURS[gpu_type % len(COLOURS)]
             axes.stairs(
-                floor + busy, line.edges / unit, baseline=floor, fill=True, color=colour,
+                floor + busy, line.edges / unit, baseline=floor, fill=True, facecolor=colour,
+                edgecolor="white", hatch=HATCHES[gpu_type % len(HATCHES)], linewidth=0.0,
                 label=verbatim(line.cluster.types[gpu_type]),
             )  # fmt: skip
             floor = floor + busy

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..pictures import COLOURS, save_figure, verbatim
+from ..pictures import COLOURS, HATCHES, save_figure, verbatim
 from .problem import PlacementProblem
 from .readers.files import write_text
 from .simulator import Schedule
@@ -17,7 +17,6 @@ from .simulator import Schedule
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HATCHES = ("", "///", "...", "\\\\\\", "xxx", "+++", "ooo", "---")  # tell kinds apart without colour
 TRANSFER_COLOUR = "#444444"
 HIGHEST, MOST_LABELS = 60.0, 80
 """Inches that a picture may be high, and device labels that it may bear: beyond them, rows get thinner."""

@@ -7,6 +7,7 @@ import re
 import secrets
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import BrokenExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
@@ -27,9 +28,14 @@ from hadoppler.envs.errors import HadopplerError
 from hadoppler.scripts.offers import add_choices, names_of, own_choices
 from hadoppler.scripts.resume import can_go_on
 from hadoppler.scripts.run_state import recorded
-from hadoppler.scripts.sweep import SweepFolder, print_members, read_members
+from hadoppler.scripts.sweep import SweepFolder, read_members, report_sweep
+from hadoppler.scripts.sweep_figures import Figures, no_figures
 
 CONFIG_PATH = "pkg://hadoppler.conf"
+ENDED = (
+    "a process of the sweep was ended from outside, most likely for lack of memory; members that are not in the table "
+    "did not begin; give fewer processes, as hydra.launcher.n_jobs=1."
+)
 OmegaConf.register_new_resolver(  # when imported, so that the processes of a sweep have it too
     "resumed", lambda folder, there, fresh: there if folder and can_go_on(folder) else fresh, replace=True
 )
@@ -46,16 +52,19 @@ def launch(
     *,
     check: Callable[[DictConfig], None] = lambda config: None,
     record: bool = False,
+    figures: Figures = no_figures,
 ) -> int:
     """Compose ``conf/<name>.yaml`` with ``arguments``, call ``job`` (once per sweep member), return the exit code.
 
     A user's mistake is printed as one sentence and gives 2. Anything else is a defect: it keeps its traceback and
     gives 1. A sweep runs all its members, in this process or in others; each tells in ``status.json`` of its folder
-    what became of it, and a table of all is printed at the end.
+    what became of it; at the end tables of all and of their figures over the seeds are printed, and ``sweep.json``
+    holds the same.
 
     Args:
         check: refuses settings before anything in the run's folder is touched.
         record: keep ``status.json`` for single runs too.
+        figures: what a member's folder tells.
     """
     OmegaConf.register_new_resolver("unique_run", lambda: secrets.token_hex(3), replace=True, use_cache=True)
     OmegaConf.register_new_resolver("choices", _choices, replace=True)
@@ -90,13 +99,15 @@ def launch(
         mistakes.append(error)  # Hydra's, while it composes
     except SystemExit as stop:  # --help, or a flag that Hydra does not know
         return stop.code if isinstance(stop.code, int) else int(bool(stop.code))
+    except BrokenExecutor:
+        mistakes.append(CommandError(ENDED))
     except KeyboardInterrupt:
         print(f"hadoppler {name}: stopped.", file=sys.stderr)
         return 130
     finally:
-        sys.argv = previous
         members = read_members(sweep)
-        print_members(Console(), members)
+        report_sweep(Console(), members, figures)
+        sys.argv = previous
     if SweepFolder.current is not None and not members and not mistakes:
         mistakes.append(CommandError(f"no member of the sweep left a result in {SweepFolder.current}; see its logs."))
     failed = [member for member in members if member.state != "finished"]

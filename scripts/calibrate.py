@@ -22,6 +22,7 @@ from hadoppler.scripts.calibration_report import Check, print_calibration, rows_
 from hadoppler.scripts.execution import execution_bar, expect_outputs, open_devices, say
 from hadoppler.scripts.place import build_problem
 from hadoppler.scripts.report import write_results, write_run_record
+from hadoppler.scripts.sweep_figures import row_figures
 
 if TYPE_CHECKING:
     from hadoppler.envs.placement import PlacementProblem
@@ -51,13 +52,17 @@ class CalibrateConfig:
     pictures: bool = True
 
 
+SHOWN = ("rank_correlation", "median_error")
+"""Figures of a row that are looked at over seeds."""
+
 ConfigStore.instance().store(name="calibrate_schema", node=CalibrateConfig, provider="hadoppler")
 Step = Callable[[str], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return launch("calibrate", run, sys.argv[1:] if arguments is None else arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    return launch("calibrate", run, words, figures=row_figures("times", SHOWN))
 
 
 def run(config: DictConfig) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,9 @@ COUNTERS = frozenset(
 """Numbers that only tell how far a training is."""
 TELLING = ("validation", "makespan", "ratio", "best", "return", "loss", "accuracy")
 """Words in the names of the figures that are looked at first."""
+
+VALIDATED = ("validation", "makespan", "ratio", "ratio_greedy")
+"""Figures of a validation: of a scheduler the first, of placements the others."""
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
@@ -47,6 +50,20 @@ def telling(line: Mapping[str, Any], most: int = 3) -> dict[str, float]:
     """The figures of a line that tell most."""
     found = figures(line)
     return {name: found[name] for name in sorted(found, key=rank)[:most]}
+
+
+def best_figures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Figures of the best validation, that of the policy that a training keeps; nothing where there was none.
+
+    The stage ``online`` judges by measured times and begins anew: of what came before it, nothing counts then.
+    """
+    judged = [line for line in lines if "ratio" in figures(line) or "validation" in figures(line)]
+    judged = [line for line in judged if line.get("stage") == "online"] or judged
+    if not judged:
+        return {}
+    best = min(judged, key=lambda line: (line.get("validation", line.get("ratio")), line.get("ratio_greedy", 0.0)))
+    found = figures(best)
+    return {name: found[name] for name in VALIDATED if name in found}
 
 
 def position(line: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.execution import Devices, Measured, check_execution, execute_all, open_devices
 from hadoppler.scripts.execution_report import measured_row, print_executions, write_measured
 from hadoppler.scripts.report import print_placements, write_results, write_run_record
+from hadoppler.scripts.sweep_figures import row_figures
 
 if TYPE_CHECKING:
     from hadoppler.envs.placement import DataflowGraph, Placement, PlacementProblem
@@ -44,12 +45,15 @@ class PlaceConfig:
     mode: str = "work_conserving"
 
 
+SHOWN = ("makespan", "ratio_bound", "ratio_best", "decision_s", "bytes_moved", "measured_s", "measured_ratio")
+"""Figures of a row that are looked at over seeds."""
+
 ConfigStore.instance().store(name="place_schema", node=PlaceConfig, provider="hadoppler")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return launch("place", run, sys.argv[1:] if arguments is None else arguments)
+    return launch("place", run, sys.argv[1:] if arguments is None else arguments, figures=row_figures("method", SHOWN))
 
 
 def run(config: DictConfig) -> list[dict[str, Any]]:

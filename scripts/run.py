@@ -16,6 +16,7 @@ from rich.console import Console
 from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.report import plain, say, write_results, write_run_record
 from hadoppler.scripts.resume import RUN
+from hadoppler.scripts.sweep_figures import row_figures
 from hadoppler.scripts.tracking import tracked
 
 if TYPE_CHECKING:
@@ -58,13 +59,18 @@ class RunConfig:
 LEAST_ROUND_S = 0.2
 """A round that is shorter would be over before its decision is carried out."""
 
+SHOWN = ("ttd_s", "mean_jct_s", "cru", "restarts", "finished", "overruns", "simulated_ttd_s", "simulated_mean_jct_s")
+"""Figures of a row that are looked at over seeds."""
+
 ConfigStore.instance().store(name="run_schema", node=RunConfig, provider="hadoppler")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return launch("run", run, RUN.with_settings(words), check=check, record=True)
+    return launch(
+        "run", run, RUN.with_settings(words), check=check, record=True, figures=row_figures("scheduler", SHOWN)
+    )
 
 
 def check(config: DictConfig) -> None:

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from hadoppler.envs.errors import HadopplerError
 from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.report import write_results, write_run_record
+from hadoppler.scripts.sweep_figures import row_figures
 
 if TYPE_CHECKING:
     from hadoppler.envs.cluster import Cluster, NodeEvent, ThroughputTable, Workload
@@ -68,12 +69,20 @@ ESTIMATES = (*NO_ESTIMATES, "formula", "disturbed")
 MOST_EVENTS = 2_000_000
 """Failures and repairs of nodes that one run may be given."""
 
+SHOWN = (
+    *("ttd_s", "ratio_bound", "mean_jct_s", "median_jct_s", "p99_jct_s", "queueing_s", "max_waiting_s"),
+    *("ftf", "gru", "cru", "restarts"),
+)
+"""Figures of a row that are looked at over seeds."""
+
 ConfigStore.instance().store(name="simulate_schema", node=SimulateConfig, provider="hadoppler")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return launch("simulate", run, sys.argv[1:] if arguments is None else arguments)
+    return launch(
+        "simulate", run, sys.argv[1:] if arguments is None else arguments, figures=row_figures("scheduler", SHOWN)
+    )
 
 
 def run(config: DictConfig) -> list[dict[str, Any]]:

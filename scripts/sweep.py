@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +14,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hadoppler.scripts.metrics import read_metrics, telling
+from hadoppler.scripts.metrics import best_figures, read_metrics, telling
+from hadoppler.scripts.report import say, write_json
 from hadoppler.scripts.run_state import read_status
+from hadoppler.scripts.sweep_figures import Figures
+from hadoppler.scripts.sweep_seeds import draw_lines, over_seeds, print_lines
 
 STYLES = {"finished": "green", "failed": "red", "interrupted": "yellow"}
 
 
 class SweepFolder(Callback):
-    """Notes the folder of a sweep; its members, often other processes, leave in it what became of them."""
+    """Notes the folder of a sweep, where members, often other processes, tell what became of them.
+
+    Attributes:
+        pictures: whether pictures are wanted.
+    """
 
     current: ClassVar[Path | None] = None
+    pictures: ClassVar[bool] = True
 
     @classmethod
     def forget(cls) -> None:
@@ -32,6 +41,7 @@ class SweepFolder(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Hydra calls this before any member begins."""
         SweepFolder.current = Path(str(config.hydra.sweep.dir)).absolute()
+        SweepFolder.pictures = bool(config.get("pictures", True))
         if "joblib" in str(config.hydra.launcher._target_):
             from joblib.externals.loky import get_reusable_executor
 
@@ -45,18 +55,28 @@ class Member:
 
     Attributes:
         number: its place in the sweep.
-        name: the settings in which it differs from others.
+        words: the settings in which it differs from others.
         state: ``finished``, ``failed`` or ``interrupted``.
         reason, code: sentence and exit code, if it did not finish.
         folder: where it wrote.
     """
 
     number: int
-    name: str
+    words: tuple[str, ...]
     state: str
     reason: str
     code: int
     folder: Path
+
+    @property
+    def name(self) -> str:
+        """Its own settings in one line."""
+        return " ".join(self.words)
+
+    def told(self) -> dict[str, Any]:
+        """For ``sweep.json``."""
+        told = {"number": self.number, "name": self.name, "folder": self.folder.name, "state": self.state}
+        return told if self.state == "finished" else {**told, "code": self.code, "reason": self.reason}
 
 
 def read_members(sweep: str) -> list[Member]:
@@ -74,7 +94,7 @@ def read_members(sweep: str) -> list[Member]:
     members = [
         Member(
             status["number"],
-            " ".join(word for word in status["overrides"] if word not in common),
+            tuple(word for word in status["overrides"] if word not in common),
             status["state"],
             status.get("reason", "it was stopped before its end."),
             status.get("code", 1),
@@ -85,21 +105,35 @@ def read_members(sweep: str) -> list[Member]:
     return sorted(members, key=lambda member: member.number)
 
 
-def print_members(console: Console, members: Sequence[Member]) -> None:
-    """Member, status, last figures (of those that left ``metrics.jsonl``) and folder of each; nothing for none."""
-    if not members:
+def report_sweep(console: Console, members: Sequence[Member], figures: Figures) -> None:
+    """Print what became of the members, and their figures over the seeds; ``sweep.json`` and a picture keep that.
+
+    Nothing for no members.
+    """
+    folder = SweepFolder.current
+    if not members or folder is None:
         return
+    lines = over_seeds(members, figures)
+    print_members(console, members)
+    if lines:
+        print_lines(console, lines)
+    told = {"command": sys.argv, "members": [member.told() for member in members]}
+    write_json(folder / "sweep.json", {**told, "over_seeds": [line.told() for line in lines]})
+    for path in [folder, *([draw_lines(folder / "over_seeds.png", lines)] if lines and SweepFolder.pictures else [])]:
+        say(console, f"  {path}")
+
+
+def print_members(console: Console, members: Sequence[Member]) -> None:
+    """Member, status, figures (of those that left ``metrics.jsonl``) and folder of each."""
     table = Table()
-    told = [_last_figures(member.folder) for member in members]
-    for name in ["member", "status", *(["last figures"] if any(told) else []), "folder"]:
+    found = [read_metrics(member.folder) for member in members]
+    best = [best_figures(lines) for lines in found]
+    told = best if any(best) else [next(filter(None, map(telling, reversed(lines))), {}) for lines in found]
+    header = ["best by validation" if any(best) else "last figures"] if any(told) else []
+    for name in ["member", "status", *header, "folder"]:
         table.add_column(name, overflow="fold")
-    for member, last in zip(members, told, strict=True):
+    for member, shown in zip(members, told, strict=True):
         state = Text(member.state, style=STYLES.get(member.state, ""))
-        table.add_row(Text(member.name), state, *([Text(last)] if any(told) else []), Text(member.folder.name))
+        text = "  ".join(f"{name} {value:.4g}" for name, value in shown.items())
+        table.add_row(Text(member.name), state, *([Text(text)] if header else []), Text(member.folder.name))
     console.print(table)
-    console.print(f"  {SweepFolder.current}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _last_figures(folder: Path) -> str:
-    last = next(filter(None, map(telling, reversed(read_metrics(folder)))), {})
-    return "  ".join(f"{name} {value:.4g}" for name, value in last.items())

@@ -25,6 +25,7 @@ from hadoppler.scripts.metrics import read_metrics
 from hadoppler.scripts.progress import TrainingProgress
 from hadoppler.scripts.report import write_results, write_run_record
 from hadoppler.scripts.resume import TRAINING, ResumeError
+from hadoppler.scripts.sweep_figures import training_figures
 from hadoppler.scripts.tracking import tracked
 
 
@@ -52,7 +53,7 @@ ConfigStore.instance().store(name="train_schema", node=TrainConfig, provider="ha
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return launch("train", run, TRAINING.with_settings(words), check=check, record=True)
+    return launch("train", run, TRAINING.with_settings(words), check=check, record=True, figures=training_figures)
 
 
 def check(config: DictConfig) -> None:

@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train a policy that places graphs, or one that schedules a cluster",
     "evaluate": "judge a trained placement policy on any graphs and devices, as it is or fine-tuned",
     "info": "tell versions, devices, what is installed and what extras would add",
+    "reproduce": "run the published tables and figures again, and report ours beside them",
     "demo": "place two graphs with ten methods and draw the best, in a minute or two",
 }
 

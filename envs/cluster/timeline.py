@@ -62,7 +62,7 @@ def timeline(result: ClusterResult, bins: int = 1000, lanes: bool = True) -> Tim
     stays = find_stays(log)
     begin = log.time[0] if log.time else 0.0
     edges = np.linspace(begin, max(log.end, begin + 1.0), bins + 1)
-    busy = np.array([_mean_count(stays, gpu_type, edges) for gpu_type in range(len(cluster.types))])
+    busy = np.array([mean_count(stays, gpu_type, edges) for gpu_type in range(len(cluster.types))])
     node, gpu_type = np.nonzero(cluster.capacity if lanes else np.zeros_like(cluster.capacity))
     repeats = cluster.capacity[node, gpu_type]
     drawn = _draw_lanes(stays, log, cluster, (edges[:-1] + edges[1:]) / 2) if lanes else np.zeros((0, bins), np.int32)
@@ -86,7 +86,7 @@ def find_stays(log: RoundLog) -> Stays:
     return Stays(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
 
-def _mean_count(stays: Stays, gpu_type: int, edges: Floats) -> Floats:
+def mean_count(stays: Stays, gpu_type: int, edges: Floats) -> Floats:
     """[B] mean number of GPUs of a type that are held between two edges."""
     (mine,) = np.nonzero((stays.gpu_type == gpu_type) & (stays.end > stays.start))
     if not len(mine):

@@ -66,6 +66,10 @@ class TrainingError(HadopplerError):
     """A setting of a training is out of range."""
 
 
+class SuiteError(HadopplerError):
+    """A suite of problems is not the one that its name stands for."""
+
+
 def unknown_name(noun: str, name: str, valid: Iterable[str]) -> UnknownNameError:
     """The error for a name that nobody offers, with the nearest one and all that are valid."""
     names = list(valid)

@@ -60,7 +60,7 @@ class Soak:
     def begin(self, resume: bool = False) -> None:
         """Start the run, or go on with it."""
         words = [f"resume={self.folder}"] if resume else [f"hydra.run.dir={self.folder}", "workload.jobs=4"]
-        settings = ["linger_s=30", "round_s=3", "save_every=50", "pictures=false", "scheduler=[hadare]"]
+        settings = ["linger_s=120", "round_s=3", "save_every=50", "pictures=false", "scheduler=[hadare]"]
         program = "import sys; from hadoppler.scripts.cli import main; sys.exit(main(sys.argv[1:]))"
         command = [sys.executable, "-c", program, "run", *words, *settings]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -71,12 +71,15 @@ class Soak:
     def hurt(self) -> None:
         """One fault at random."""
         fault = str(self.rng.choice(FAULTS))
-        with suppress(HadopplerError, ProcessLookupError, IndexError):
+        with suppress(HadopplerError, ProcessLookupError):
             getattr(self, f"_{fault.replace(' ', '_')}")()
             self.faults[fault] += 1
 
     def _worker_killed(self) -> None:
-        os.kill(int(self.rng.choice(children(self.process.pid))), signal.SIGKILL)
+        found = children(self.process.pid)
+        if not found:
+            raise ProcessLookupError("workers have not been started yet")
+        os.kill(found[int(self.rng.integers(len(found)))], signal.SIGKILL)
 
     def _job_submitted(self) -> None:
         task = str(self.rng.choice(OWN_TASKS))
@@ -112,6 +115,8 @@ def soak(folder: Path, minutes: float, seed: int) -> dict[str, Any]:
     until = time.monotonic() + 60 * minutes
     while time.monotonic() < until:
         time.sleep(EVERY_S * float(run.rng.uniform(0.5, 1.5)))
+        if run.process.poll() is not None:
+            raise SystemExit(f"the run in {folder} ended before its time (exit code {run.process.returncode}).")
         run.note()
         run.hurt()
         console.print(f"{(until - time.monotonic()) / 60:.1f} minutes left: {dict(run.faults)}")

@@ -101,12 +101,17 @@ def check(config: DictConfig) -> None:
 
 
 def check_open(config: DictConfig) -> None:
-    """Refuse to go on where nothing is left to do."""
-    from hadoppler.real_system.cluster.store import has_ended
+    """Refuse to go on where nothing is left to do, or where nobody knows any more what was done."""
+    from hadoppler.real_system.cluster.decisions import FILE as DECISIONS
+    from hadoppler.real_system.cluster.store import FILE, has_ended
 
     folder = Path(config.resume)
+    places = folders_of(folder, list(config.scheduler))
+    for place in places:
+        if (place / DECISIONS).exists() and not (place / FILE).exists():
+            raise CommandError(f"{place / FILE} is gone, and with it what was done; put it back, or begin another run.")
     results = folder / "results.json"  # written last
-    if results.exists() and all(has_ended(place) for place in folders_of(folder, list(config.scheduler))):
+    if results.exists() and all(has_ended(place) for place in places):
         raise CommandError(f"resume={folder}: the run has ended; its results stand in {results}.")
 
 

@@ -114,6 +114,10 @@ def test_schedulers_that_have_ended_are_not_run_again(tmp_path: Path, capsys: py
     (tmp_path / "results.json").unlink()  # killed after the last job, before it was told
     assert main(["run", f"resume={tmp_path}"]) == 0
     assert [row["ttd_s"] for row in _results(tmp_path)["rows"]] == [row["ttd_s"] for row in after]
+    (tmp_path / "hadare" / FILE).unlink()
+    capsys.readouterr()
+    assert main(["run", f"resume={tmp_path}"]) == 2
+    assert "is gone, and with it what was done" in capsys.readouterr().err
 
 
 OWN = ("ttd_s", "mean_jct_s", "cru", "restart_s", "overruns", "restarts", "finished", "decision_s")

@@ -43,6 +43,8 @@ class Job:
                 raise TraceError(f"job {self.id!r}: {name} is {value}; expected a number from {least:g} up.")
         if self.workers != int(self.workers) or self.workers < 1:
             raise TraceError(f"job {self.id!r}: workers is {self.workers}; expected a whole number from 1 up.")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise TraceError(f"job {self.id!r}: batch_size is {self.batch_size}; expected a whole number from 1 up.")
         if not (math.isfinite(self.steps) and self.steps > 0):
             raise TraceError(f"job {self.id!r}: steps is {self.steps}; expected a number above 0.")
 

@@ -6,8 +6,10 @@ import json
 import os
 import select
 import subprocess
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,36 +18,41 @@ from ...envs.errors import HadopplerError
 from .python_process import start_python
 from .training_job import JobSpec
 
+START_S = 60.0
+"""How long the process may take to begin."""
 PATIENCE_S = 60.0
 """How long one question to a job's code may take (our choice)."""
 Question = tuple[str, JobSpec, str]
 """``facts``, ``seconds`` or ``quality``; of which job; path of a saved state, for ``quality``."""
+Answer = dict[str, Any] | str
+"""Figures, or a sentence where a job's code failed, ended its process or hung."""
 
 
-def ask_apart(questions: Sequence[Question], patience_s: float = PATIENCE_S) -> list[dict[str, Any] | str]:
-    """Answers to questions about jobs, in order; a sentence where a job's code failed, ended its process or hung."""
-    answers: list[dict[str, Any] | str] = []
+def ask_apart(questions: Sequence[Question], patience_s: float = PATIENCE_S) -> list[Answer]:
+    """Answers to questions about jobs, in order."""
+    answers = list[Answer]()
     while len(answers) < len(questions):
         answers += _ask_some(questions[len(answers) :], patience_s)
     return answers
 
 
-def _ask_some(questions: Sequence[Question], patience_s: float) -> list[dict[str, Any] | str]:
+def _ask_some(questions: Sequence[Question], patience_s: float) -> list[Answer]:
     """Answers up to the first that ends the process."""
     theirs, mine = os.pipe(), os.pipe()
     process = start_python(serve, [theirs[0], mine[1]])
     os.close(theirs[0])
     os.close(mine[1])
-    found: list[dict[str, Any] | str] = []
+    found = list[Answer]()
     lines = Lines(mine[0])
     try:
         with os.fdopen(theirs[1], "w") as told:
             told.write(json.dumps([[kind, asdict(spec), path] for kind, spec, path in questions]))
+        begun = lines.next(START_S) is not None
         for _, spec, _ in questions:
-            line = lines.next(patience_s)
+            line = lines.next(patience_s) if begun else None
             if line is None:
-                ended = _ended(process)
-                what = f"ended its process ({process.poll()})" if ended else f"said nothing for {patience_s:g} s"
+                ended, silent = _ended(process), patience_s if begun else START_S
+                what = f"ended its process ({process.poll()})" if ended else f"said nothing for {silent:g} s"
                 found.append(f"job {spec.id!r} (task {spec.task}): its code {what}.")
                 break
             found.append(json.loads(line))
@@ -54,6 +61,30 @@ def _ask_some(questions: Sequence[Question], patience_s: float) -> list[dict[str
         process.kill()
         process.wait()
     return found
+
+
+class Inquiry:
+    """Questions that are being asked while something else goes on."""
+
+    def __init__(self, questions: Sequence[Question]) -> None:
+        self.questions = questions
+        self.answers = list[Answer]()
+        self._thread = threading.Thread(target=self._ask, name="inquiry", daemon=True)
+        if questions:
+            self._thread.start()
+
+    def _ask(self) -> None:
+        try:
+            self.answers = ask_apart(self.questions)
+        except OSError as error:  # no process can be started just now
+            self.answers = [
+                f"job {spec.id!r} (task {spec.task}): could not be asked ({error})." for _, spec, _ in self.questions
+            ]
+
+    @property
+    def done(self) -> bool:
+        """Whether ``answers`` are there."""
+        return not self._thread.is_alive()
 
 
 class Lines:
@@ -84,11 +115,13 @@ def _ended(process: subprocess.Popen) -> bool:
 
 
 def serve(questions: int, answers: int) -> None:
-    """What the process does: answer each question with a line."""
+    """What the process does: say that it is ready, then answer each question with a line."""
     import torch
 
     torch.set_num_threads(1)
-    with os.fdopen(questions) as heard, os.fdopen(answers, "w") as told:
+    with suppress(BrokenPipeError), os.fdopen(questions) as heard, os.fdopen(answers, "w") as told:  # nobody listens
+        told.write("ready\n")
+        told.flush()
         for kind, spec, path in json.load(heard):
             try:
                 answer: Any = ANSWERS[kind](JobSpec(**spec), path)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from ...envs.cluster import Cluster, ThroughputTable, Workload
 from ...envs.cluster.estimation import estimate_table
@@ -13,7 +13,7 @@ from ...envs.cluster.facts import GPUS, GpuFacts, ModelFacts
 from ...envs.cluster.job import join_kind
 from ...envs.cluster.scheduler import MixedRate
 from ...envs.errors import ClusterError
-from .apart import ask_apart
+from .apart import Answer, Question, ask_apart
 from .crew import Pace
 from .emulation import HEADROOM, EmulatedPace, OwnPace, node_speeds
 from .training_job import JobSpec
@@ -60,26 +60,35 @@ class JobRates:
 
         A job's code is asked in a process of its own; what cannot be learned is guessed, and told in ``problems``.
         """
-        new = [spec for spec in specs if (spec.task, spec.batch_size, spec.workers) not in self._kinds]
-        self._kinds |= {(spec.task, spec.batch_size, spec.workers): spec for spec in new}
-        unknown = {(spec.task, spec.batch_size): spec for spec in new}
-        asked = [spec for key, spec in unknown.items() if key not in self._base]
-        if self.emulated and self.base_s is not None:
-            self._base |= dict.fromkeys(((spec.task, spec.batch_size) for spec in asked), self.base_s)
-        elif self.emulated:
-            for spec, answer in zip(asked, ask_apart([("seconds", spec, "") for spec in asked]), strict=True):
-                self._note(answer)
+        known = list(specs)
+        questions = self.questions(known)
+        self.learn(known, questions, ask_apart(questions))
+
+    def questions(self, specs: Iterable[JobSpec]) -> list[Question]:
+        """What must be asked of jobs' code before their rates can be told; nothing of kinds that are known."""
+        kinds = {(spec.task, spec.batch_size): spec for spec in specs}
+        asked: list[Question] = []
+        if self.emulated and self.base_s is None:
+            asked += [("seconds", spec, "") for kind, spec in kinds.items() if kind not in self._base]
+        if self.rates == "formula":
+            tasks = {spec.task: spec for spec in kinds.values() if spec.task not in self._facts}
+            asked += [("facts", spec, "") for spec in tasks.values()]
+        return asked
+
+    def learn(self, specs: Iterable[JobSpec], questions: Sequence[Question], answers: Sequence[Answer]) -> None:
+        """Take in jobs, and what was answered about them."""
+        for spec in specs:
+            self._kinds.setdefault((spec.task, spec.batch_size, spec.workers), spec)
+            if self.emulated and self.base_s is not None:
+                self._base[spec.task, spec.batch_size] = self.base_s
+        for (kind, spec, _), answer in zip(questions, answers, strict=True):
+            if isinstance(answer, str):
+                self.problems.append(answer)
+            if kind == "seconds":
                 took = HEADROOM * answer["seconds"] if isinstance(answer, dict) else GUESSED_S
                 self._base[spec.task, spec.batch_size] = took
-        if self.rates == "formula":
-            missing = [spec for spec in unknown.values() if spec.task not in self._facts]
-            for spec, answer in zip(missing, ask_apart([("facts", spec, "") for spec in missing]), strict=True):
-                self._note(answer)
+            else:
                 self._facts[spec.task] = ModelFacts(**answer) if isinstance(answer, dict) else GUESSED
-
-    def _note(self, answer: dict[str, Any] | str) -> None:
-        if isinstance(answer, str):
-            self.problems.append(answer)
 
     @property
     def pace(self) -> Pace:

@@ -9,9 +9,10 @@ from typing import Any
 
 from ...envs.cluster import Job
 from ...envs.errors import HadopplerError
+from .apart import Inquiry
 from .job_rates import JobRates
 from .live_run import LiveRun
-from .store import RunStore
+from .store import Request, RunStore
 from .training_job import JobSpec, make_training_job
 
 KEYS = ("id", "task", "steps", "workers", "batch_size", "seed", "options", "weight")
@@ -38,9 +39,10 @@ class JobSource:
     later: list[tuple[Job, JobSpec]] = field(default_factory=list)
     linger_s: float = 0.0
     _idle_since: float | None = None
+    _asked: dict[int, tuple[JobSpec, float, Inquiry]] = field(default_factory=dict)
 
     def look(self, run: LiveRun) -> bool:
-        """As of ``Outside``."""
+        """As of ``Outside``. The code of a submitted job is asked beside the run, which takes it in when it knows."""
         now, changed = run.crew.clock(), False
         due = [pair for pair in self.later if pair[0].arrival <= now]
         if due:
@@ -50,7 +52,8 @@ class JobSource:
         for request in self.store.requests():
             try:
                 if request.kind == "submit":
-                    self.admit(run, [self._job(run, request.content, now)], request.number)
+                    if not self._submitted(run, request, now):
+                        continue
                 else:
                     self._cancel(run, str(request.content["id"]))
                     self.store.answer(request.number, "taken")
@@ -60,9 +63,23 @@ class JobSource:
                 run.note("refused", None, f"{request.kind}: {error}")
         return changed
 
+    def _submitted(self, run: LiveRun, request: Request, now: float) -> bool:
+        """Whether a job was taken in; if not, its code is being asked what it needs."""
+        if request.number not in self._asked:
+            spec, weight = self._job(run, request.content)
+            self._asked[request.number] = spec, weight, Inquiry(self.rates.questions([spec]))
+        spec, weight, inquiry = self._asked[request.number]
+        if not inquiry.done:
+            return False
+        del self._asked[request.number]
+        self.rates.learn([spec], inquiry.questions, inquiry.answers)
+        job = Job(spec.id, now, spec.workers, float(spec.steps), spec.task, spec.batch_size, weight)
+        self.admit(run, [(job, spec)], request.number)
+        return True
+
     def expecting(self, now: float) -> bool:
         """As of ``Outside``."""
-        if self.later:
+        if self.later or self._asked:
             self._idle_since = None
             return True
         self._idle_since = now if self._idle_since is None else self._idle_since
@@ -88,23 +105,29 @@ class JobSource:
                 self.store.set_status(row, run.state.reasons[row])
                 run.note("left out", row, run.state.reasons[row])
 
-    def _job(self, run: LiveRun, content: Mapping[str, Any], now: float) -> tuple[Job, JobSpec]:
-        """A submitted job, checked."""
-        spec = read_submitted(content, f"job-{len(run.workload)}", len(run.workload))
+    def _job(self, run: LiveRun, content: Mapping[str, Any]) -> tuple[JobSpec, float]:
+        """A submitted job, checked, and its weight."""
+        number = len(run.workload) + len(self._asked)
+        spec = read_submitted(content, f"job-{number}", number)
         known = {job.id for job in run.workload.jobs} | {job.id for job, _ in self.later}
+        known |= {asked.id for asked, _, _ in self._asked.values()}
         if spec.id in known:
             raise RequestError(f"there is a job {spec.id!r} already; give another id.")
         most = run.cluster.gpus if run.state.mixes else int(run.cluster.gpus_of_type.max())
         if spec.workers > most:
             raise RequestError(f"job {spec.id!r} asks {spec.workers} workers; the run can give it {most} at most.")
-        weight = float(content.get("weight", 1.0))
-        return Job(spec.id, now, spec.workers, float(spec.steps), spec.task, spec.batch_size, weight), spec
+        return spec, float(content.get("weight", 1.0))
 
     def _cancel(self, run: LiveRun, name: str) -> None:
         for number, (job, _) in enumerate(self.later):
             if job.id == name:
                 self.store.write_facts(cancelled=[*self.store.fact("cancelled", []), name])
                 del self.later[number]
+                return
+        for number, (spec, _, _) in self._asked.items():
+            if spec.id == name:
+                self.store.answer(number, "refused: it was cancelled before it was taken in")
+                del self._asked[number]
                 return
         rows = [row for row, job in enumerate(run.workload.jobs) if job.id == name]
         if not rows or not run.state.jobs.active[rows[0]]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("sklearn", reason="needs scikit-learn")
 
-from hadoppler.real_system.cluster.apart import ask_apart
+from hadoppler.real_system.cluster import apart
+from hadoppler.real_system.cluster.apart import Inquiry, ask_apart
 from hadoppler.real_system.cluster.learner import Learner, pack
 from hadoppler.real_system.cluster.training_job import JobSpec
 
@@ -40,6 +43,23 @@ def test_answers_come_in_order_whatever_the_code_does(tmp_path: Path) -> None:
     assert "said nothing for 10 s" in answers[5]
     assert "missing.pt" in answers[6]
     assert 0 < answers[7]["seconds"] < 1
+
+
+def test_an_inquiry_holds_nobody_up() -> None:
+    """Begun at once; the answers come later, or a sentence if no process can be started."""
+    spec = JobSpec("good", "diabetes", 10)
+    begin = time.monotonic()
+    inquiry = Inquiry([("facts", spec, "")])
+    assert time.monotonic() - begin < 0.5
+    while not inquiry.done and time.monotonic() - begin < 60:
+        time.sleep(0.05)
+    assert inquiry.answers[0]["flops"] > 0
+    with patch.object(apart, "start_python", side_effect=OSError("no more processes")):
+        inquiry = Inquiry([("facts", spec, "")])
+        while not inquiry.done:
+            time.sleep(0.01)
+    assert "could not be asked (no more processes)" in inquiry.answers[0]
+    assert Inquiry([]).done
 
 
 def test_nothing_asked_is_nothing_answered() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,14 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 
 from saved_states import saved_states
-from scripted_session import RULES, jobs_of, make_session, run_session, virtual_time
+from scripted_session import RULES, Answered, jobs_of, make_session, run_session, virtual_time
 
 from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, Workload, simulate
 from hadoppler.envs.cluster.cluster import Node
 from hadoppler.envs.errors import CheckpointError
+from hadoppler.real_system.cluster import job_source
+from hadoppler.real_system.cluster.apart import Question
 from hadoppler.real_system.cluster.decisions import read_decisions, replay
 from hadoppler.real_system.cluster.job_rates import JobRates
 from hadoppler.real_system.cluster.job_source import submit
@@ -169,6 +172,45 @@ def test_submitted_and_cancelled_jobs(tmp_path: Path) -> None:
     assert outcome.result.metrics["finished"] == 3
     with pytest.raises(ValueError, match="has ended"):
         submit(tmp_path, {"task": "digits", "steps": 5})
+
+
+def test_the_run_goes_on_while_a_new_jobs_code_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for ten seconds, a submitted job comes then; what runs has gone on, and it is not forgotten or doubled."""
+    made, workers = make_session(tmp_path, "v100:1 v100:1", "srtf", rates="formula")
+    numbers = {}
+
+    class Slow(Answered):
+        """Knows ten seconds after it was asked."""
+
+        def __init__(self, questions: Sequence[Question]) -> None:
+            super().__init__(questions)
+            self.due = workers.now + 10.0
+
+        @property
+        def done(self) -> bool:
+            return workers.now >= self.due
+
+    def ask() -> None:
+        store = RunStore(tmp_path)
+        numbers["slow"] = store.ask("submit", {"task": "diabetes", "steps": 50, "id": "slow"})
+        numbers["same"] = store.ask("submit", {"task": "diabetes", "steps": 50, "id": "slow"})
+        numbers["gone"] = store.ask("submit", {"task": "language", "steps": 50, "id": "gone"})
+        numbers["cancel"] = store.ask("cancel", {"id": "gone"})
+        store.close()
+
+    workers.at(2.0, ask)
+    with virtual_time(workers):
+        monkeypatch.setattr(job_source, "Inquiry", Slow)
+        outcome = made.run(jobs_of(120))  # six seconds: nothing is left while the code is asked
+    jobs, store = outcome.result.jobs, RunStore(tmp_path)
+    answers = {name: store.answer_of(number) for name, number in numbers.items()}
+    assert answers["slow"] == answers["cancel"] == "taken"
+    assert "there is a job 'slow' already" in answers["same"]
+    assert "cancelled before it was taken in" in answers["gone"]
+    assert jobs.id == ("j0", "slow")
+    assert jobs.finish[0] == pytest.approx(6.0, abs=0.5)
+    assert jobs.arrival[1] == pytest.approx(14.0, abs=0.5)  # heard of at the end of a round, at 4 s
+    assert jobs.finished.all()
 
 
 def test_jobs_come_at_their_time(tmp_path: Path) -> None:

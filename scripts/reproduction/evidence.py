@@ -79,9 +79,8 @@ class Evidence:
 
 def figure_of(figure: Figure, results: Mapping[str, Any]) -> float | None:
     """A figure of ``results.json``; None if it has no such number."""
-    chosen = [
-        row for row in rows_of(results, figure.inside) if all(row.get(key) == value for key, value in figure.where.items())
-    ]  # fmt: skip
+    wanted = figure.where.items()
+    chosen = [row for row in rows_of(results, figure.inside) if all(row.get(key) == value for key, value in wanted)]
     found = [value for value in (_quotient(figure, row) for row in chosen) if value is not None]
     if not found:
         return None

@@ -136,6 +136,7 @@ class _Maker:
         self.tables, self.quick, self.short, self.made = tables, quick, short, made
         self.under_way: list[tuple[str, str]] = []
         self.composed: dict[tuple[str, ...], DictConfig] = {}
+        self.groups = GlobalHydra.instance().config_loader().list_groups("")
 
     def make(self, name: str, row: str, at: At, seed: int) -> Part:
         """The part of a row at some settings, with a seed."""
@@ -185,22 +186,29 @@ class _Maker:
         values = {str(key): value for key, value in _with(config, seeded, seed).items() if key not in TOLD}
         known = {"command": command, "config": plain(values), "version": __version__}
         key = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()[:16]
+        alone = table.alone and not self.quick  # seconds of quick runs say nothing anyway
         drawn = "rounds" in config and seed == table.chosen_seeds(self.quick)[0]
         settings[seeded] = seed
         return Part(
-            name, row, dict(at), seed, command, settings, dict(needs), key, tuple(map(str, config)), table.alone, drawn
+            name, row, dict(at), seed, command, settings, dict(needs), key, tuple(map(str, config)), alone, drawn
         )
 
     def _compose(self, where: str, command: str, settings: Mapping[str, Any]) -> DictConfig:
-        words = tuple(word(*item) for item in settings.items())
-        if (command, *words) not in self.composed:
-            import_module(f"hadoppler.scripts.{command}")  # the schema of its settings
-            try:
+        """The settings of a command; what chooses among files is composed once, for it takes a tenth of a second."""
+        groups = {key: value for key, value in settings.items() if key in self.groups}
+        words = tuple(word(*item) for item in groups.items())
+        try:
+            if (command, *words) not in self.composed:
+                import_module(f"hadoppler.scripts.{command}")  # the schema of its settings
                 self.composed[command, *words] = compose(command, list(words))
-            except (HydraException, OmegaConfBaseException) as error:
-                said = " ".join(str(error.__cause__ or error).split())
-                raise TableError(f"{where}: its settings cannot be composed: {said}.") from error
-        return self.composed[command, *words]
+            config = self.composed[command, *words].copy()
+            for key, value in settings.items():
+                if key not in groups:
+                    OmegaConf.update(config, key, value)
+        except (HydraException, OmegaConfBaseException) as error:
+            said = " ".join(str(error.__cause__ or error).split())
+            raise TableError(f"{where}: its settings cannot be composed: {said}.") from error
+        return config
 
 
 def _along(along: Mapping[str, Mapping[str, Mapping[str, Any]]], at: At) -> dict[str, Any]:
@@ -215,9 +223,8 @@ def _agree(there: At, at: At) -> bool:
 
 def _with(config: DictConfig, name: str, seed: int) -> dict[Any, Any]:
     """All settings in plain form, with a seed."""
-    copy = config.copy()
-    OmegaConf.update(copy, name, seed)
-    found: Any = OmegaConf.to_container(copy, resolve=True)
+    OmegaConf.update(config, name, seed)
+    found: Any = OmegaConf.to_container(config, resolve=True)
     return found
 
 

@@ -210,7 +210,7 @@ def curves(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Drawn
                 _band(axes, lines, row, drawn)
                 drawn += 1
         if drawn:
-            _label(axes, "episodes", f"best {name.replace('_', ' ')} so far")
+            _label(axes, "episodes (of stage III: real runs)", f"best {name.replace('_', ' ')} so far")
             yield Drawn(
                 f"curves_{number}", figure, f"Learning curves, band: interval over seeds. {title_of(table, at)}"
             )
@@ -234,11 +234,9 @@ def _band(axes: Any, lines: Sequence[Sequence[tuple[float, float]]], label: str,
     grid = np.linspace(first, max(first, last), POINTS)
     values = [_held(line, grid) for line in lines]
     found = [estimate([line[place] for line in values]) for place in range(len(grid))]
-    style = line_style(number)
-    axes.plot(
-        grid, [item.centre for item in found],
-        label=verbatim(label), marker=MARKERS[number % len(MARKERS)], markevery=max(1, POINTS // 8), markersize=4, **style,
-    )  # fmt: skip
+    style, marker = line_style(number), MARKERS[number % len(MARKERS)]
+    shown = {"label": verbatim(label), "marker": marker, "markevery": (number % 8, 8), "markersize": 4}
+    axes.plot(grid, [item.centre for item in found], **shown, **style)
     if len(lines) > 1:
         lowest, highest = min(map(min, values)), max(map(max, values))  # intervals of few seeds reach beyond all sense
         low, high = [max(item.low, lowest) for item in found], [min(item.high, highest) for item in found]

@@ -23,6 +23,7 @@ from hadoppler.scripts.execution import execution_bar, expect_outputs, open_devi
 from hadoppler.scripts.place import build_problem
 from hadoppler.scripts.report import write_results, write_run_record
 from hadoppler.scripts.sweep_figures import row_figures
+from hadoppler.scripts.tracking import tracked_job
 
 if TYPE_CHECKING:
     from hadoppler.envs.placement import PlacementProblem
@@ -41,6 +42,7 @@ class CalibrateConfig:
 
     graph: dict[str, Any] = MISSING
     topology: dict[str, Any] = MISSING
+    tracking: dict[str, Any] = MISSING
     executor: dict[str, Any] = MISSING
     model: str | None = None
     seed: int = 0
@@ -62,7 +64,7 @@ Step = Callable[[str], None]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
-    return launch("calibrate", run, words, figures=row_figures("times", SHOWN))
+    return launch("calibrate", tracked_job(run), words, figures=row_figures("times", SHOWN))
 
 
 def run(config: DictConfig) -> list[dict[str, Any]]:

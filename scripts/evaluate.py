@@ -23,6 +23,7 @@ from hadoppler.scripts.report import say, write_results, write_run_record
 from hadoppler.scripts.suite_report import draw_judgement, print_judgement, say_suite
 from hadoppler.scripts.suite_runs import judge_methods, judge_schedulers, summarise_methods, summarise_schedulers
 from hadoppler.scripts.sweep_figures import numbers, read_results
+from hadoppler.scripts.tracking import tracked_job
 
 if TYPE_CHECKING:
     from hadoppler.envs.placement import PlacementProblem
@@ -38,6 +39,7 @@ class EvaluateConfig:
     suite: dict[str, Any] | None = None
     method: dict[str, Any] = field(default_factory=dict)
     scheduler: dict[str, Any] = field(default_factory=dict)
+    tracking: dict[str, Any] = MISSING
     fine_tune: dict[str, Any] = MISSING
     checkpoint: str | None = None
     model: str | None = None
@@ -56,7 +58,7 @@ ConfigStore.instance().store(name="evaluate_schema", node=EvaluateConfig, provid
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
-    return launch("evaluate", run, words, check=check_alone, figures=summary_figures)
+    return launch("evaluate", tracked_job(run), words, check=check_alone, figures=summary_figures)
 
 
 def run(config: DictConfig) -> list[dict[str, Any]]:
@@ -148,7 +150,7 @@ def check_alone(config: DictConfig) -> None:
     if config.suite:
         for root in ("graph", "topology", "problems", "model", "count"):
             if root in roots:
-                raise CommandError(f"{roots[root]} goes not with a suite, whose problems are frozen; leave it out.")
+                raise CommandError(f"{roots[root]} does not go with a suite, whose problems are frozen; leave it out.")
     if is_cluster_suite(config) and config.method:
         raise CommandError("method is for suites of placement problems; give scheduler=[...] with this suite.")
     if config.scheduler and not is_cluster_suite(config):

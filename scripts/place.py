@@ -22,6 +22,7 @@ from hadoppler.scripts.execution import Devices, Measured, check_execution, exec
 from hadoppler.scripts.execution_report import measured_row, print_executions, write_measured
 from hadoppler.scripts.report import print_placements, write_results, write_run_record
 from hadoppler.scripts.sweep_figures import row_figures
+from hadoppler.scripts.tracking import is_tracked, tracked_job
 
 if TYPE_CHECKING:
     from hadoppler.envs.placement import DataflowGraph, Placement, PlacementProblem
@@ -34,6 +35,7 @@ class PlaceConfig:
     graph: dict[str, Any] = MISSING
     topology: dict[str, Any] = MISSING
     method: dict[str, Any] = field(default_factory=dict)
+    tracking: dict[str, Any] = MISSING
     model: str | None = None
     seed: int = 0
     order: str = "fifo"
@@ -53,7 +55,8 @@ ConfigStore.instance().store(name="place_schema", node=PlaceConfig, provider="ha
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return launch("place", run, sys.argv[1:] if arguments is None else arguments, figures=row_figures("method", SHOWN))
+    words = sys.argv[1:] if arguments is None else arguments
+    return launch("place", tracked_job(run), words, figures=row_figures("method", SHOWN))
 
 
 def run(config: DictConfig) -> list[dict[str, Any]]:
@@ -138,6 +141,8 @@ def report(
             row |= measured_row(devices, row["makespan"], measured.get(row["method"]))
     write_results(folder, config, rows, failures, **more)
     paths = write_placements(folder, problem, answers, pictures=config.pictures)
+    if config.pictures and is_tracked(config):
+        draw_placements(folder, problem, answers)
     if devices:
         print_executions(console, devices, rows)
         paths += write_measured(folder, problem, answers, devices, measured, pictures=config.pictures)
@@ -268,6 +273,15 @@ def write_placements(
         written.append(folder / "gantt.png")
         save_gantt(written[-1], problem, schedule, title=f"{problem.graph.title} on {problem.topology.name}: {name}")
     return written
+
+
+def draw_placements(folder: Path, problem: PlacementProblem, answers: dict[str, Placement]) -> None:
+    """A Gantt picture beside every file in ``placements``."""
+    from hadoppler.envs.placement.render import save_gantt
+
+    for name, placement in answers.items():
+        title = f"{problem.graph.title} on {problem.topology.name}: {name}"
+        save_gantt(folder / "placements" / f"{name}.png", problem, placement.simulate(problem), title=title)
 
 
 if __name__ == "__main__":

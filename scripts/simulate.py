@@ -21,6 +21,7 @@ from hadoppler.envs.errors import HadopplerError
 from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.report import write_results, write_run_record
 from hadoppler.scripts.sweep_figures import row_figures
+from hadoppler.scripts.tracking import tracked_job
 
 if TYPE_CHECKING:
     from hadoppler.envs.cluster import Cluster, NodeEvent, ThroughputTable, Workload
@@ -43,6 +44,7 @@ class SimulateConfig:
     workload: dict[str, Any] = MISSING
     cluster: dict[str, Any] = MISSING
     scheduler: dict[str, Any] = field(default_factory=dict)
+    tracking: dict[str, Any] = MISSING
     seeds: Any = 0
     round_s: float = 360.0
     restart_s: float = 10.0
@@ -80,9 +82,8 @@ ConfigStore.instance().store(name="simulate_schema", node=SimulateConfig, provid
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
-    return launch(
-        "simulate", run, sys.argv[1:] if arguments is None else arguments, figures=row_figures("scheduler", SHOWN)
-    )
+    words = sys.argv[1:] if arguments is None else arguments
+    return launch("simulate", tracked_job(run), words, figures=row_figures("scheduler", SHOWN))
 
 
 def run(config: DictConfig) -> list[dict[str, Any]]:

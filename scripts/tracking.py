@@ -1,4 +1,4 @@
-"""Where a training is told beside ``metrics.jsonl``, which is always the record of truth: nowhere, or in wandb."""
+"""Where a command is told beside its folder, which is always the record of truth: nowhere, or in wandb."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 import netrc
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -16,14 +17,17 @@ from urllib.parse import urlsplit
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
 
 from hadoppler.envs.errors import HadopplerError, MissingExtraError
+from hadoppler.scripts.application import instantiate
 from hadoppler.scripts.metrics import read_metrics
-from hadoppler.scripts.report import plain, write_json
+from hadoppler.scripts.report import plain, say, write_json
+from hadoppler.scripts.wandb_results import tell_results
 
 MODES = ("online", "offline", "disabled")
 SECONDS = 30
-"""How long wandb may take to reach its server before a training begins."""
+"""How long wandb may take to reach its server before a command begins."""
 
 
 class TrackingError(HadopplerError):
@@ -31,16 +35,16 @@ class TrackingError(HadopplerError):
 
 
 class Tracker(Protocol):
-    """What ``hadoppler train`` tells; its settings are checked when it is made."""
+    """What a command tells; its settings are checked when it is made."""
 
     def start(self, folder: Path, config: Mapping[str, Any], group: str | None = None, resume: bool = False) -> str:
-        """A training begins in ``folder``, as a member of the sweep ``group``; returns a sentence for people."""
+        """A command begins in ``folder``, as a member of the sweep ``group``; returns a sentence for people."""
 
     def log(self, line: Mapping[str, Any]) -> None:
         """A line of ``metrics.jsonl``, right after it was written."""
 
     def finish(self, status: str) -> None:
-        """The training is ``finished``, ``failed`` or ``interrupted``."""
+        """The command is ``finished``, ``failed`` or ``interrupted``; what it made lies in its folder."""
 
 
 class NoTracker:
@@ -59,9 +63,10 @@ class NoTracker:
 
 @dataclass
 class WandbTracker:
-    """``tracking=wandb``: one run of Weights & Biases per training, which goes on when the training does.
+    """``tracking=wandb``: one run of Weights & Biases per run of a command, which goes on when that does.
 
-    All its files lie in the training's folder, its id in ``wandb.json`` there.
+    All its files lie in the command's folder, its id in ``wandb.json`` there. Artifacts (checkpoint, placement,
+    results) and a table of the results are told at the end.
 
     Attributes:
         mode: ``online``, ``offline`` (``wandb sync`` uploads later) or ``disabled``; None: what ``WANDB_MODE`` or
@@ -139,10 +144,22 @@ class WandbTracker:
         self._run.log(dict(line), step=self._step)
 
     def finish(self, status: str) -> None:
-        """End the run; as failed, unless the training finished."""
-        if self._run is not None:
-            self._run.finish(exit_code=0 if status == "finished" else 1)
-            self._run = None
+        """Tell what the folder holds, unless it was interrupted, and end the run; as failed, unless it finished."""
+        if self._run is None:
+            return
+        import wandb
+
+        run, self._run = self._run, None
+        code = 1
+        try:
+            if status != "interrupted":
+                tell_results(run, self._folder)
+            code = 0 if status == "finished" else 1
+        except wandb.errors.Error as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise TrackingError(f"wandb took no results ({reason}); they are complete in {self._folder}.") from error
+        finally:
+            run.finish(exit_code=code)
 
 
 def has_key() -> bool:
@@ -198,3 +215,23 @@ def tracked(tracker: Tracker, folder: Path, config: DictConfig, *, resume: bool)
         raise
     finally:
         tracker.finish(status)
+
+
+def tracked_job(job: Callable[[DictConfig], Any]) -> Callable[[DictConfig], Any]:
+    """The job of a command, told to the tracker of its settings: when it begins, and at its end what it made."""
+
+    @wraps(job)
+    def run(config: DictConfig) -> Any:
+        folder = Path(HydraConfig.get().runtime.output_dir)
+        tracker: Tracker = instantiate(config.tracking, _convert_="all")
+        with tracked(tracker, folder, config, resume=False) as sentence:
+            if sentence:
+                say(Console(), sentence)
+            return job(config)
+
+    return run
+
+
+def is_tracked(config: DictConfig) -> bool:
+    """Whether somebody is told."""
+    return not str(config.tracking._target_).endswith(f".{NoTracker.__name__}")

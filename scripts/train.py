@@ -98,9 +98,9 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
             with suppress(Exception):  # the picture may show why; what matters is the first error
                 draw(config, folder, told)
             raise
-    lines, picture = read_metrics(folder) or told, draw(config, folder, told)
-    measured = fastest_measured(folder) if "online" in config.stage else {}
-    write_results(folder, config, lines, {}, policy=str(policy), **({"measured": measured} if measured else {}))
+        lines, picture = read_metrics(folder) or told, draw(config, folder, told)
+        measured = fastest_measured(folder) if "online" in config.stage else {}
+        write_results(folder, config, lines, {}, policy=str(policy), **({"measured": measured} if measured else {}))
     if not quiet:
         paths = [f"  {path}" for path in (policy, picture) if path is not None]
         for text in [*(what_runs_showed(lines, measured) if measured else []), *paths]:

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from hadoppler import PLACEMENTS, __version__, place
 from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, make_graph, write_graph
 from hadoppler.envs.placement.workloads import WORKLOADS
-from hadoppler.scripts import cli, demo, place as place_command
+from hadoppler.scripts import cli, demo, simulate as simulate_command
 from hadoppler.scripts.report import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -135,9 +135,27 @@ def test_the_demo_takes_no_arguments(capsys: pytest.CaptureFixture[str], monkeyp
         asked.append(words)
         return 2
 
-    monkeypatch.setattr(place_command, "main", refuse)
+    monkeypatch.setattr(simulate_command, "main", refuse)
     assert demo.main([]) == 2
     assert len(asked) == 1, "a step that fails is the last one"
+
+
+def test_the_demo_ends_with_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both levels and a real run; every table and picture is in one page that needs no other file."""
+    pytest.importorskip("torch_geometric", reason="needs the policy's packages")
+    pytest.importorskip("sklearn", reason="needs scikit-learn")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["demo"]) == 0
+    path = Path(capsys.readouterr().out.rstrip().rpartition("Report: ")[2].replace("\n", ""))
+    page = path.read_text()
+    for step in demo.STEPS:
+        assert step.title in page
+    assert page.count("<table>") == len(demo.STEPS)
+    assert page.count("data:image/png;base64,") == sum(len(step.pictures) for step in demo.STEPS)
+    for word in ("hadar_horizon", "doppler", "hadare"):
+        assert f"<td>{word}</td>" in page
 
 
 def test_ctrl_c_ends_with_130_and_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -344,8 +362,11 @@ def test_a_missing_extra_is_listed_with_the_others(tmp_path: Path, monkeypatch: 
         (["graph=chain", "+method.mine={}"], ["no placement method is called 'mine'", *PLACEMENTS]),
         (["graph=chain", "+method.hefd={}"], ["did you mean heft?"]),
         (["graph=chain", "graf=1"], ["no setting 'graf'; did you mean graph?"]),
-        (["graph=chain", "xyz=1"], ["no setting 'xyz'; valid ones are graph, topology, method, model, seed"]),
-        (["graph=chain", "+xyz=1"], ["no setting 'xyz'; valid ones are graph, topology, method, model, seed"]),
+        (["graph=chain", "xyz=1"], ["no setting 'xyz'; valid ones are graph, topology, method, tracking, model, seed"]),
+        (
+            ["graph=chain", "+xyz=1"],
+            ["no setting 'xyz'; valid ones are graph, topology, method, tracking, model, seed"],
+        ),
         (["graph=chain", "length=3"], ["no setting 'length'; did you mean graph.length?"]),
         (["graph=chain", "graph.lenght=3"], ["no setting 'graph.lenght'; did you mean graph.length?"]),
         (["graph=chain", "graph.zzz=3"], ["no setting 'graph.zzz'; valid ones are graph.name, graph.length"]),

@@ -256,7 +256,7 @@ def test_what_fails_is_told_and_marked(capsys: pytest.CaptureFixture[str]) -> No
         (["suite=cluster_test"], "no scheduler is chosen; give scheduler=[...]"),
         (["suite=cluster_test", "method=[heft]"], "method is for suites of placement problems; give scheduler=[...]"),
         (["suite=placement_test", "scheduler=[srtf]"], "scheduler is for suites of clusters, such as"),
-        (["suite=placement_test", "graph=ffnn"], "graph goes not with a suite, whose problems are frozen; leave it"),
+        (["suite=placement_test", "graph=ffnn"], "graph does not go with a suite, whose problems are frozen; leave it"),
         (
             ["suite=placement_test", "method=[heft]", "samples=3"],
             "samples is for a policy beside its",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ from typing import Any
 import pytest
 
 wandb = pytest.importorskip("wandb", reason="wandb is not installed")
+
+from wandb_files import exit_codes, history, stored, the_run  # noqa: E402
 
 from hadoppler.scripts import train  # noqa: E402
 from hadoppler.scripts.metrics import read_metrics  # noqa: E402
@@ -47,42 +48,6 @@ def _without_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def folders(pattern: str = "*") -> list[Path]:
     return sorted(Path("runs/train").glob(pattern))
-
-
-def stored(folder: Path) -> list[list[Any]]:
-    """Records of every file that wandb wrote offline in a folder, in LevelDB's log format, oldest file first."""
-    from wandb.proto import wandb_internal_pb2
-
-    make: Any = vars(wandb_internal_pb2)["Record"]
-    found = []
-    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
-        data, place, whole, records = path.read_bytes(), 7, b"", []
-        while place + 7 <= len(data):
-            if 32768 - place % 32768 < 7:
-                place += 32768 - place % 32768
-                continue
-            length, kind = struct.unpack_from("<HB", data, place + 4)
-            whole += data[place + 7 : place + 7 + length]
-            place += 7 + length
-            if kind in (1, 4):  # whole, or the last part
-                records.append(make.FromString(whole))
-                whole = b""
-        found.append(records)
-    return found
-
-
-def history(records: list[Any]) -> list[dict[str, Any]]:
-    """Logged lines with their step as ``_step``."""
-    lines = [record.history for record in records if record.WhichOneof("record_type") == "history"]
-    return [{(item.key or item.nested_key[0]): json.loads(item.value_json) for item in line.item} for line in lines]
-
-
-def exit_codes(files: list[list[Any]]) -> list[int]:
-    return [r.exit.exit_code for records in files for r in records if r.WhichOneof("record_type") == "exit"]
-
-
-def the_run(records: list[Any]) -> Any:
-    return next(record.run for record in records if record.WhichOneof("record_type") == "run")
 
 
 def settings(run: Any) -> dict[str, Any]:

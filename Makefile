@@ -8,7 +8,7 @@ JOBS ?= 2
 .PHONY: help install demo test format lint types tests bench clean kernels
 
 help:
-	@echo "make demo    install and place two graphs on four devices"
+	@echo "make demo    install, and show both levels in under three minutes"
 	@echo "make test    install, then format check, lint, types, tests"
 	@echo "make format  rewrite the code in the project's format"
 	@echo "make bench   all benchmarks, quick form"

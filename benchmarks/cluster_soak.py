@@ -96,9 +96,11 @@ class Soak:
 
     def _checkpoint_cut(self) -> None:
         """Cut the latest state of a job, then kill the run, which would not look at it otherwise."""
+        if not list(self.folder.glob("checkpoints/*.pt")):
+            raise ProcessLookupError("nothing was saved yet")
         self.process.kill()
         self.process.wait()
-        files = sorted((self.folder / "checkpoints").iterdir(), key=lambda path: path.stat().st_mtime)
+        files = sorted(self.folder.glob("checkpoints/*.pt"), key=lambda path: path.stat().st_mtime)
         files[-1].write_bytes(files[-1].read_bytes()[:1000])
         self.begin(resume=True)
 

@@ -21,7 +21,7 @@ COMMANDS = {
     "evaluate": "judge a trained placement policy on any graphs and devices, as it is or fine-tuned",
     "info": "tell versions, devices, what is installed and what extras would add",
     "reproduce": "run the published tables and figures again, and report ours beside them",
-    "demo": "place two graphs with ten methods and draw the best, in a minute or two",
+    "demo": "see both levels and a real run, in under three minutes, with a report",
 }
 
 

@@ -63,8 +63,8 @@ STEPS = (
     Step(
         "placement",
         "Which operation runs on which device",
-        "A mixture-of-experts block on unequal GPUs with slow links, simulated: heuristics, the best of all of them, and "
-        "the shipped DOPPLER policy, which has never seen this graph.",
+        "A mixture-of-experts block on unequal GPUs with slow links, simulated: heuristics, the best of them all, "
+        "and the shipped DOPPLER policy, which has never seen this graph.",
         "place",
         ("graph=moe_block", "topology=mixed-slow", "method=[single_device,critical_path,heft,portfolio,doppler]"),
         {

@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from hadoppler import PLACEMENTS, __version__, place
 from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, make_graph, write_graph
 from hadoppler.envs.placement.workloads import WORKLOADS
-from hadoppler.scripts import cli, demo, simulate as simulate_command
+from hadoppler.scripts import cli, demo, place as place_command, simulate as simulate_command
 from hadoppler.scripts.report import write_json
 
 ROOT = Path(__file__).resolve().parents[1]

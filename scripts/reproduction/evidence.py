@@ -116,7 +116,9 @@ def _lines(at: At, quick: Any) -> Iterator[dict[str, Any]]:
     listed = {name: value if isinstance(value, list) else [value] for name, value in at.items()}
     for name, values in dict(quick or {}).items():
         if name in listed:
-            listed[name] = [value for value in listed[name] if value in values] or listed[name][:1]
+            listed[name] = [value for value in listed[name] if value in values] or (
+                list(values) if isinstance(at[name], list) else listed[name]
+            )
     for values in product(*listed.values()):
         yield dict(zip(listed, values, strict=True))
 
@@ -127,12 +129,17 @@ def _finding(evidence: Evidence, table: Table, claim: Claim, chosen: dict[str, A
     seeds = sorted(set.intersection(*(set(values) for values in found))) if found else []
     pick = fmean if claim.across == "mean" else max
     ours = estimate([pick([values[seed] for values in found]) for seed in seeds]) if seeds else None
-    numbers = claim.published if isinstance(claim.published, list) else [claim.published]
+    numbers = [] if isinstance(claim.published, str) else numbers_of(claim)
     ratios = [ours.centre / number for number in numbers if ours is not None and number]
     free = [f"{claim.across} over {name.rpartition('.')[2]}" for name in table.over if name not in chosen]
     free = free if len(here) > 1 else []
     fixed = [f"{name.rpartition('.')[2]} {short(value)}" for name, value in chosen.items()]
     return Finding(table, claim, ", ".join([*fixed, *free]), ours, ratios)
+
+
+def numbers_of(claim: Claim) -> list[float]:
+    """The published numbers: one, or the ends of a range."""
+    return list(claim.published) if isinstance(claim.published, list) else [claim.published]
 
 
 def _agrees(at: At, chosen: At) -> bool:

@@ -101,6 +101,7 @@ def make_plan(names: Sequence[str], *, quick: bool, short: Mapping[str, Any] | N
         TableError: a table is wrong, or the settings of a row cannot be composed.
     """
     tables = {name: read_table(name) for name in names}
+    tables = dict(sorted(tables.items(), key=lambda item: (item[1].place, item[0])))
     with configurations():
         return plan_of(tables, quick=quick, short=short)
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from hadoppler.envs.cluster.timeline import Timeline
 
 MARKERS = "os^Dv<>PX*"
+MEANINGS = {"ratio": "makespan / lower bound", "makespan": "makespan [s]"}
+"""Figures of ``metrics.jsonl`` for axes."""
 POINTS = 60
 """Of a learning curve's grid."""
 COLUMNS = 2
@@ -197,7 +199,7 @@ def gantt(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Drawn]
 
 def curves(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Drawn]:
     """The best figure so far over episodes: centre and interval over seeds."""
-    name = picture.figure or "makespan"
+    name = picture.figure or "ratio"
     for number, at in enumerate(settings_of(evidence, table, picture)):
         figure, axes = _axes(title_of(table, at))
         drawn = 0
@@ -210,7 +212,7 @@ def curves(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Drawn
                 _band(axes, lines, row, drawn)
                 drawn += 1
         if drawn:
-            _label(axes, "episodes (of stage III: real runs)", f"best {name.replace('_', ' ')} so far")
+            _label(axes, "episodes (of stage III: real runs)", f"{MEANINGS.get(name, name)}, best so far")
             yield Drawn(
                 f"curves_{number}", figure, f"Learning curves, band: interval over seeds. {title_of(table, at)}"
             )

@@ -13,12 +13,12 @@ from typing import Any
 
 from hadoppler import __version__
 from hadoppler.scripts.intervals import Estimate
-from hadoppler.scripts.reproduction.evidence import Evidence, Finding, estimated, find, over_reference
+from hadoppler.scripts.reproduction.evidence import Evidence, Finding, estimated, find, numbers_of, over_reference
 from hadoppler.scripts.reproduction.page import page
 from hadoppler.scripts.reproduction.parts import Part, short, word
 from hadoppler.scripts.reproduction.pictures import draw
 from hadoppler.scripts.reproduction.records import FAILED, FINISHED, MISSING, read_json
-from hadoppler.scripts.reproduction.tables import Figure, Table
+from hadoppler.scripts.reproduction.tables import Figure, Table, table_names
 
 NOTHING = "–"
 
@@ -83,7 +83,7 @@ def _overview(evidence: Evidence) -> Iterator[str]:
     )
     for told, number in _machines(evidence, shown.values()).most_common():
         yield from ("", f"{number} parts: {_text(told)}.")
-    names = "" if len(plan.rows) == 0 else f" 'tables=[{','.join(plan.rows)}]'"
+    names = "" if set(plan.rows) == set(table_names()) else f" 'tables=[{','.join(plan.rows)}]'"
     yield from ("", "To repeat everything, and this report from what is there:", "", "```sh")
     yield f"hadoppler reproduce mode={mode}{names}"
     yield f"hadoppler reproduce mode={mode}{names} run=false"
@@ -135,12 +135,13 @@ def _claims(evidence: Evidence) -> Iterator[str]:
 
 def _claim(finding: Finding) -> list[str]:
     claim, ours = finding.claim, finding.ours
-    numbers = claim.published if isinstance(claim.published, list) else [claim.published]
-    published = "–".join(_in_unit(number, claim.unit, short_unit=False) for number in numbers if number is not None)
+    published = claim.published
+    if not isinstance(published, str):
+        published = "–".join(_in_unit(number, claim.unit) for number in numbers_of(claim)) + f" {_unit(claim.unit)}"
     setting = f"{finding.table.name}; {finding.setting}" if finding.setting else finding.table.name
     return [
         claim.title,
-        f"{published} {_unit(claim.unit)}".strip() if published else "in words",
+        published,
         NOTHING if ours is None else f"{_interval(ours, claim.unit)} {_unit(claim.unit)}".strip(),
         " to ".join(f"{ratio:.3g}" for ratio in finding.ratios) or NOTHING,
         setting,
@@ -153,7 +154,7 @@ def _unit(unit: str) -> str:
     return {"x": "×"}.get(unit, unit)
 
 
-def _in_unit(number: float, unit: str, short_unit: bool = True) -> str:
+def _in_unit(number: float, unit: str) -> str:
     return f"{100 * number:.3g}" if unit == "%" else f"{number:.4g}"
 
 

@@ -109,7 +109,7 @@ class Claim:
         how: ``ratio`` (of / over), ``reduction`` (1 - of / over), ``difference`` (of - over), or ``value`` (of alone).
         at: settings; a list gives a line for each value. Settings that are not named are taken ``across``.
         across: ``mean``, or ``best`` (the largest).
-        published: a number, a range [low, high], or null where only words were published.
+        published: a number, a range [low, high], or words.
         unit: ``x``, ``%`` (of shares), or a figure's own.
         note: one sentence, where ours differs.
     """
@@ -121,7 +121,7 @@ class Claim:
     how: str = "ratio"
     at: dict[str, Any] = field(default_factory=dict)
     across: str = "mean"
-    published: Any = None
+    published: Any = MISSING
     unit: str = "x"
     note: str = ""
 
@@ -186,6 +186,7 @@ class Table:
         along: setting -> value -> further settings that go with it, for the rows that have them.
         seeds: one part each.
         reference: the row that others are put over.
+        place: in the report, from 1 up.
         alone: whether its parts measure seconds and so run one at a time, after all others.
         remark: a paragraph for readers.
     """
@@ -200,6 +201,7 @@ class Table:
     along: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     seeds: list[int] = field(default_factory=lambda: [0])
     reference: str = ""
+    place: int = 99
     alone: bool = False
     remark: str = ""
     claims: list[Claim] = field(default_factory=list)
@@ -288,9 +290,11 @@ def _check(table: Table, where: str) -> None:
         _one_of(where, f"{here}.how", claim.how, HOWS)
         _one_of(where, f"{here}.across", claim.across, ACROSS)
         _known(where, f"{here}.at", claim.at, table.over)
-        numbers = claim.published if isinstance(claim.published, list) else [claim.published or 0]
-        if not all(isinstance(value, int | float) for value in numbers) or len(numbers) > 2:
-            raise TableError(f"{where}: {here}.published is {claim.published!r}; expected a number, or [low, high].")
+        numbers = claim.published if isinstance(claim.published, list) else [claim.published]
+        if not all(isinstance(value, int | float) for value in numbers) and not isinstance(claim.published, str):
+            raise TableError(
+                f"{where}: {here}.published is {claim.published!r}; expected a number, [low, high], or words."
+            )
     for number, picture in enumerate(table.pictures):
         _one_of(where, f"pictures[{number}].kind", picture.kind, KINDS)
         if picture.kind == "lines":

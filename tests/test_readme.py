@@ -23,6 +23,7 @@ DOCUMENTS = (
     "docs/extend.md",
     "docs/placement.md",
     "docs/real_cluster.md",
+    "docs/sweeps.md",
     "docs/training_jobs.md",
 )
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
@@ -80,7 +81,7 @@ def test_commands(command: str, folder: Path, request: pytest.FixtureRequest) ->
         problem = PlacementProblem.raw(make_graph("chainmm"))
         place("heft", problem).save(folder / "placement.json", problem)
     assert main(shortened(words[1:])) == 0
-    if words[-1] == "--help":
+    if words[-1] in ("--help", "info"):
         return
     results = list(folder.glob("runs/**/results.json"))
     assert len(results) == (4 if "-m" in words else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,7 +90,7 @@ def draw_nodes(line: Timeline, *, title: str = "", names: Sequence[str] = ()) ->
 
     Args:
         line: a timeline with lanes.
-        names: ids of the workload's jobs; up to 12 jobs are then named in a legend.
+        names: ids of the workload's jobs; up to 12 jobs are then named in a legend, and where they stay long.
     """
     from matplotlib.figure import Figure
 
@@ -110,6 +111,7 @@ def draw_nodes(line: Timeline, *, title: str = "", names: Sequence[str] = ()) ->
     axes.set_title(verbatim(title))
     if 0 < len(names) <= 12:
         _name_jobs(axes, names)
+        _name_stays(axes, line, names, unit)
     return figure
 
 
@@ -141,6 +143,23 @@ def _name_jobs(axes: Any, names: Sequence[str]) -> None:
 
     handles = [Patch(facecolor=job_colour(job), label=verbatim(name)) for job, name in enumerate(names)]
     axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.005, 1.0), frameon=False, fontsize="small")
+
+
+def _name_stays(axes: Any, line: Timeline, names: Sequence[str], unit: float) -> None:
+    """Write a job's name where it stays for a twentieth of the time, once per node: colours are not all that tells."""
+    lanes, bins = line.lanes, line.lanes.shape[1]
+    for row, lane in enumerate(lanes):
+        edges = np.flatnonzero(np.diff(lane, prepend=-2, append=-2))
+        for first, end in pairwise(edges.tolist()):
+            job, middle = int(lane[first]), (first + end) // 2
+            above = row > 0 and line.lane_node[row - 1] == line.lane_node[row] and lanes[row - 1, middle] == job
+            if job < 0 or end - first < bins / 20 or above:
+                continue
+            red, green, blue = job_colour(job)
+            ink = "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 else "white"
+            place = (line.edges[first] + line.edges[end]) / 2 / unit
+            look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": "x-small", "color": ink}
+            axes.text(place, row, verbatim(names[job]), clip_on=True, **look)
 
 
 def time_unit(span: float) -> tuple[float, str]:

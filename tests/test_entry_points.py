@@ -211,3 +211,16 @@ def test_a_name_that_is_ours_stays_ours_and_is_told(capsys: pytest.CaptureFixtur
 def test_what_is_broken_troubles_no_other_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*PLACE, "method=[round_robin]"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_of_two_packages_with_one_name_the_first_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = tmp_path / "late" / "late-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[hadoppler.placements]\none-of = late:one_of\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(metadata.parent)])
+    assert main([*PLACE, "method=[one-of]", "method.one-of.device=1"]) == 0
+    sentence = "the placement method 'one-of' of the package late is left out: the name stands for that of the package"
+    assert sentence in capsys.readouterr().err

@@ -55,7 +55,7 @@ def results() -> dict[str, Any]:
 # --- content ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "placement_train"])
+@pytest.mark.parametrize("name", NAMES)
 def test_content_is_the_frozen_one(name: str) -> None:
     made = suite(name)
     assert made.name == name

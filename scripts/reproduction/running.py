@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,6 +26,8 @@ from hadoppler.scripts.reproduction.records import FAILED, FINISHED, read_record
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )  # fmt: skip
+PROGRAM = (sys.executable, "-m", "hadoppler.scripts.cli")
+"""What is called with a part's words."""
 PAUSE_S = 0.05
 PATIENCE_S = 15.0
 """How long a process that was asked to end may take."""
@@ -129,7 +132,7 @@ def run_parts(parts: Mapping[str, Part], root: Path, jobs: int, console: Console
     crew, failed = Crew(root, jobs, [part for part in waiting if not part.alone], state), dict[str, str]()
     crew.waiting += [part for part in waiting if part.alone]
     say(console, f"{len(parts)} parts: {len(state)} finished before, {len(waiting)} to run, {jobs} at once")
-    with _progress(console) as bar:
+    with _ended_by_signals(), _progress(console) as bar:
         task, told = bar.add_task("", total=len(parts), completed=len(state)), False
         try:
             while crew.waiting or crew.running:
@@ -169,7 +172,7 @@ def start(part: Part, root: Path) -> Running | None:
     begun = datetime.now(UTC).isoformat(timespec="seconds")
     write_record(part, root, begun=begun)
     where = word("resume" if goes_on else "hydra.run.dir", str(folder))
-    command = [sys.executable, "-m", "hadoppler.scripts.cli", *part.words(root), where]
+    command = [*PROGRAM, *part.words(root), where]
     with (folder / "log.txt").open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -219,6 +222,23 @@ def _tell(console: Console, part: Part, reason: str, root: Path) -> None:
         say(console, f"failed: {part.name}: {reason} Its output is in {part.folder(root) / 'log.txt'}.")
     elif not console.is_terminal:
         say(console, f"finished: {part.name}")
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let a request to end be as Ctrl-C, so that no process is left behind."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from hadoppler.envs.errors import CheckpointError, MissingExtraError, PlacementE
 from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.execution import Devices, Measured, check_execution, execute_all, open_devices
 from hadoppler.scripts.execution_report import measured_row, print_executions, write_measured
+from hadoppler.scripts.placement_files import write_placements
 from hadoppler.scripts.report import print_placements, write_results, write_run_record
 from hadoppler.scripts.sweep_figures import row_figures
 from hadoppler.scripts.tracking import is_tracked, tracked_job
@@ -140,9 +141,7 @@ def report(
         for row in rows:
             row |= measured_row(devices, row["makespan"], measured.get(row["method"]))
     write_results(folder, config, rows, failures, **more)
-    paths = write_placements(folder, problem, answers, pictures=config.pictures)
-    if config.pictures and is_tracked(config):
-        draw_placements(folder, problem, answers)
+    paths = write_placements(folder, problem, answers, pictures=config.pictures, each=is_tracked(config))
     if devices:
         print_executions(console, devices, rows)
         paths += write_measured(folder, problem, answers, devices, measured, pictures=config.pictures)
@@ -253,35 +252,6 @@ def result_row(problem: PlacementProblem, placement: Placement, bound: float) ->
         "planned": placement.planned.makespan if placement.planned else None,
         "notes": dict(placement.notes),
     }
-
-
-def write_placements(
-    folder: Path, problem: PlacementProblem, answers: dict[str, Placement], *, pictures: bool
-) -> list[Path]:
-    """``placement.json`` of the best, every other one beside it, a Gantt picture and a trace; returns paths."""
-    from hadoppler.envs.placement.render import save_gantt, write_trace
-
-    (folder / "placements").mkdir(parents=True, exist_ok=True)
-    for name, placement in answers.items():
-        placement.save(folder / "placements" / f"{name}.json", problem)
-    name, best = min(answers.items(), key=lambda pair: pair[1].makespan)
-    written = [folder / "placement.json", folder / "trace.json"]
-    best.save(written[0], problem)
-    schedule = best.simulate(problem)
-    write_trace(written[1], problem, schedule)
-    if pictures:
-        written.append(folder / "gantt.png")
-        save_gantt(written[-1], problem, schedule, title=f"{problem.graph.title} on {problem.topology.name}: {name}")
-    return written
-
-
-def draw_placements(folder: Path, problem: PlacementProblem, answers: dict[str, Placement]) -> None:
-    """A Gantt picture beside every file in ``placements``."""
-    from hadoppler.envs.placement.render import save_gantt
-
-    for name, placement in answers.items():
-        title = f"{problem.graph.title} on {problem.topology.name}: {name}"
-        save_gantt(folder / "placements" / f"{name}.png", problem, placement.simulate(problem), title=title)
 
 
 if __name__ == "__main__":

@@ -4,30 +4,46 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
+PATIENCE_S = 10.0
+
 
 def stored(folder: Path) -> list[list[Any]]:
-    """Records of every file that wandb wrote offline in a folder, in LevelDB's log format, oldest file first."""
+    """Records of every file that wandb wrote offline in a folder, oldest file first.
+
+    Its own process writes them, and may do so a moment after the run has ended.
+    """
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        found = [records_of(path.read_bytes()) for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"))]
+        whole = all(any(record.WhichOneof("record_type") == "exit" for record in records) for records in found)
+        if whole or time.monotonic() > until:
+            return found
+        time.sleep(0.1)
+
+
+def records_of(data: bytes) -> list[Any]:
+    """Records of a file in LevelDB's log format."""
     from wandb.proto import wandb_internal_pb2
 
     make: Any = vars(wandb_internal_pb2)["Record"]
-    found = []
-    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
-        data, place, whole, records = path.read_bytes(), 7, b"", []
-        while place + 7 <= len(data):
-            if 32768 - place % 32768 < 7:
-                place += 32768 - place % 32768
-                continue
-            length, kind = struct.unpack_from("<HB", data, place + 4)
-            whole += data[place + 7 : place + 7 + length]
-            place += 7 + length
-            if kind in (1, 4):  # whole, or the last part
-                records.append(make.FromString(whole))
-                whole = b""
-        found.append(records)
-    return found
+    place, whole, records = 7, b"", []
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+            continue
+        length, kind = struct.unpack_from("<HB", data, place + 4)
+        if place + 7 + length > len(data):
+            break  # still being written
+        whole += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            records.append(make.FromString(whole))
+            whole = b""
+    return records
 
 
 def history(records: list[Any]) -> list[dict[str, Any]]:

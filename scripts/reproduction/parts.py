@@ -69,7 +69,7 @@ class Part:
         files = {setting: str(part.folder(root) / file) for setting, (part, file) in self.needs.items()}
         told = {"pictures": False, "rounds": self.drawn}
         more = {name: value for name, value in told.items() if name in self.has and name not in self.settings}
-        return [self.command, *(word(*item) for item in (self.settings | files | more).items())]
+        return [self.command, *(word(*item) for item in {**self.settings, **files, **more}.items())]
 
 
 @dataclass

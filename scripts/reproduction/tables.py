@@ -283,30 +283,37 @@ def _check(table: Table, where: str) -> None:
             if not need.table:
                 _one_of(where, f"rows.{label}.needs.{setting}.row", need.row, list(table.rows))
     for number, claim in enumerate(table.claims):
-        here = f"claims[{number}]"
-        _one_of(where, f"{here}.figure", claim.figure, list(table.figures))
-        for row in [claim.of, *([claim.over] if claim.how != "value" else [])]:
-            _one_of(where, f"{here}, its row", row, list(table.rows))
-        _one_of(where, f"{here}.how", claim.how, HOWS)
-        _one_of(where, f"{here}.across", claim.across, ACROSS)
-        _known(where, f"{here}.at", claim.at, table.over)
-        numbers = claim.published if isinstance(claim.published, list) else [claim.published]
-        if not all(isinstance(value, int | float) for value in numbers) and not isinstance(claim.published, str):
-            raise TableError(
-                f"{where}: {here}.published is {claim.published!r}; expected a number, [low, high], or words."
-            )
+        _check_claim(table, claim, where, f"claims[{number}]")
+    _check_shown(table, where)
+    _known(where, "along", table.along, table.over)
+    _known(where, "quick.over", table.quick.over, table.over)
+
+
+def _check_claim(table: Table, claim: Claim, where: str, here: str) -> None:
+    _one_of(where, f"{here}.figure", claim.figure, list(table.figures))
+    for label in [claim.of, *([claim.over] if claim.how != "value" else [])]:
+        _one_of(where, f"{here}, its row", label, list(table.rows))
+    _one_of(where, f"{here}.how", claim.how, HOWS)
+    _one_of(where, f"{here}.across", claim.across, ACROSS)
+    _known(where, f"{here}.at", claim.at, table.over)
+    numbers = claim.published if isinstance(claim.published, list) else [claim.published]
+    if not all(isinstance(value, int | float) for value in numbers) and not isinstance(claim.published, str):
+        raise TableError(f"{where}: {here}.published is {claim.published!r}; expected a number, [low, high], or words.")
+
+
+def _check_shown(table: Table, where: str) -> None:
+    """Names in what is shown beside the figures."""
     for number, picture in enumerate(table.pictures):
         _one_of(where, f"pictures[{number}].kind", picture.kind, KINDS)
-        if picture.kind == "lines":
+        if picture.kind in ("lines", "predicted"):
             _one_of(where, f"pictures[{number}].figure", picture.figure, list(table.figures))
+        if picture.kind == "lines":
             _one_of(where, f"pictures[{number}].over", picture.over, list(table.over))
     if table.reference:
         _one_of(where, "reference", table.reference, list(table.rows))
     if table.published:
         _one_of(where, "published.figure", table.published.figure, list(table.figures))
         _one_of(where, "published.over", table.published.over, list(table.over))
-    _known(where, "along", table.along, table.over)
-    _known(where, "quick.over", table.quick.over, table.over)
 
 
 def _one_of(where: str, what: str, given: str, known: Sequence[str]) -> None:

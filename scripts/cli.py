@@ -18,7 +18,7 @@ COMMANDS = {
     "cancel": "take a job out of a run that is going on",
     "profile": "measure how fast your own model trains on this machine, for simulations",
     "train": "train a policy that places graphs, or one that schedules a cluster",
-    "evaluate": "judge a trained placement policy on any graphs and devices, as it is or fine-tuned",
+    "evaluate": "judge a policy, methods or schedulers, on any problems or on frozen suites",
     "info": "tell versions, devices, what is installed and what extras would add",
     "reproduce": "run the published tables and figures again, and report ours beside them",
     "demo": "see both levels and a real run, in under three minutes, with a report",

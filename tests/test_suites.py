@@ -205,13 +205,14 @@ def test_methods_need_no_suite() -> None:
 
 
 def test_schedulers_on_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*WORLDS, "scheduler=[srtf,gavel_max_min]", "pictures=false"]) == 0
+    assert main([*WORLDS, "scheduler=[srtf,gavel_max_min,hadare]", "pictures=false"]) == 0
     found = results()
     (world,) = ClusterSuite("mine", yaml.safe_load(WORLD)).make()
     row = found["rows"][0]
     truth = simulate(world.workload, world.cluster, make_scheduler("srtf"), seed=7, round_s=360, restart_s=10)
     assert row["ttd_s"] == truth.metrics["ttd_s"]
     assert row["mean_jct_s"] == truth.metrics["mean_jct_s"]
+    assert found["config"]["scheduler"]["hadare"]["consolidation_s"] == 15.0
     bound = ttd_bounds(world.workload, world.cluster)["mixing"]
     assert {row["ttd_bound_s"] for row in found["rows"]} == {bound}, "one yardstick for all"
     assert found["summary"]["srtf"]["ratio_bound_mean"] == pytest.approx(row["ttd_s"] / bound)

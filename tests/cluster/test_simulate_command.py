@@ -388,6 +388,10 @@ def test_every_scheduler_of_the_configuration_is_made(name: str, tmp_path: Path)
     assert (choice.row, choice.name) == (row, registered)
 
 
+def test_forks_are_consolidated_by_the_rule_of_the_world() -> None:
+    assert compose("scheduler=[hadare]", "consolidation_s=3.5").scheduler.hadare.consolidation_s == 3.5
+
+
 def test_failures_follow_from_the_seed() -> None:
     config = compose("workload.jobs=5", "failures.mean_between_s=50000", "failures.repair_s=100")
     events = [command.build_world(config, seed)[2] for seed in (0, 0, 1)]

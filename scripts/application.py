@@ -59,9 +59,7 @@ def launch(
         record: keep ``status.json`` for single runs too.
         figures: what a member's folder tells.
     """
-    OmegaConf.register_new_resolver("unique_run", lambda: secrets.token_hex(3), replace=True, use_cache=True)
-    OmegaConf.register_new_resolver("choices", _choices, replace=True)
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting
+    _prepare(name, arguments)
     begun: list[bool] = []
     mistakes: list[Exception] = []
     sweep = secrets.token_hex(8)
@@ -77,9 +75,6 @@ def launch(
             mistakes.append(error)
             return None
 
-    SweepFolder.forget()
-    for sentence in add_choices(arguments):
-        print(f"hadoppler {name}: {sentence}", file=sys.stderr)
     previous = sys.argv
     sys.argv = [f"hadoppler {name}", *arguments]
     try:
@@ -104,6 +99,16 @@ def launch(
         report_sweep(Console(), members, figures)
         sys.argv = previous
     return _conclude(name, arguments, mistakes, members)
+
+
+def _prepare(name: str, arguments: Sequence[str]) -> None:
+    """What a command's settings refer to; nothing is left of an earlier command in this process."""
+    OmegaConf.register_new_resolver("unique_run", lambda: secrets.token_hex(3), replace=True, use_cache=True)
+    OmegaConf.register_new_resolver("choices", _choices, replace=True)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting
+    SweepFolder.forget()
+    for sentence in add_choices(arguments):
+        print(f"hadoppler {name}: {sentence}", file=sys.stderr)
 
 
 def _conclude(name: str, arguments: Sequence[str], mistakes: list[Exception], members: Sequence[Member]) -> int:

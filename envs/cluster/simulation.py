@@ -268,7 +268,7 @@ class Simulation:
             held_gang=jobs.gang[rows],
             explain=self.explain,
             consolidation_s=rules.consolidation_s,
-            guessed=None if self.estimator is None else ~self.estimator.measured[:, rows].any(axis=(0, 2)),
+            guessed=None if self.estimator is None else self.estimator.guessed(rows),
         )
 
     def _check_rows(self, allocation: Allocation, mid_round: bool) -> None:

@@ -78,7 +78,7 @@ def run(failed: dict[str, str], config: DictConfig) -> None:
 
 def chosen_tables(config: DictConfig) -> list[str]:
     """Names of the tables, each once; all of them without a choice."""
-    from hadoppler.scripts.reproduction.tables import table_names
+    from hadoppler.scripts.reproduction.table_files import table_names
 
     if config.tables is None:
         return table_names()

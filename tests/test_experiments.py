@@ -15,7 +15,8 @@ from omegaconf import OmegaConf
 
 from hadoppler.scripts.application import instantiate
 from hadoppler.scripts.reproduction.parts import configurations
-from hadoppler.scripts.reproduction.tables import COMMANDS, read_table, table_names
+from hadoppler.scripts.reproduction.table_files import read_table, table_names
+from hadoppler.scripts.reproduction.tables import COMMANDS
 
 FOLDER = Path(__file__).resolve().parents[1] / "conf" / "experiment"
 ROWS = sorted(f"{path.parent.name}/{path.stem}" for path in FOLDER.glob("*/*.yaml"))

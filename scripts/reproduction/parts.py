@@ -20,7 +20,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from hadoppler import __version__
 from hadoppler.scripts.report import plain
-from hadoppler.scripts.reproduction.tables import At, Table, TableError, read_table
+from hadoppler.scripts.reproduction.table_files import read_table
+from hadoppler.scripts.reproduction.tables import At, Table, TableError
 
 TOLD = ("resume", "tracking", "pictures", "rounds", "processes")
 """Settings that change what is told of a result, not the result: they are not in the hash."""

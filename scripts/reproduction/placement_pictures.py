@@ -57,6 +57,7 @@ def gantt(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Drawn]
 def curves(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Drawn]:
     """The best figure so far over episodes: centre and interval over seeds."""
     name = picture.figure or "ratio"
+    counter = "real runs" if name == "makespan" else "episodes"  # simulated makespans have units of their own
     for number, at in enumerate(settings_of(evidence, table, picture)):
         figure, axes = new_axes(title_of(table, at))
         drawn = 0
@@ -69,19 +70,20 @@ def curves(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Drawn
                 _band(axes, lines, row, drawn)
                 drawn += 1
         if drawn:
-            label_axes(axes, "episodes (of stage III: real runs)", f"{MEANINGS.get(name, name)}, best so far")
+            label_axes(axes, counter, f"{MEANINGS.get(name, name)}, best so far")
             yield Drawn(
                 f"curves_{number}", figure, f"Learning curves, band: interval over seeds. {title_of(table, at)}"
             )
 
 
 def _best_so_far(part: Part, root: Path, name: str) -> list[tuple[float, float]]:
-    best, points = math.inf, []
-    for line in read_metrics(part.folder(root)):
-        place = line.get("runs", line.get("episodes"))
-        if isinstance(line.get(name), int | float) and place is not None:
+    """(episodes, best figure so far); of trainings that run placements, (real runs, ...) in that stage alone."""
+    best, points, lines = math.inf, list[tuple[float, float]](), read_metrics(part.folder(root))
+    counter = "runs" if any("runs" in line for line in lines) else "episodes"
+    for line in lines:
+        if isinstance(line.get(name), int | float) and counter in line:
             best = min(best, float(line[name]))
-            points.append((float(place), best))
+            points.append((float(line[counter]), best))
     return points
 
 

@@ -18,7 +18,8 @@ from hadoppler.scripts.reproduction.page import page
 from hadoppler.scripts.reproduction.parts import Part, short, word
 from hadoppler.scripts.reproduction.pictures import draw
 from hadoppler.scripts.reproduction.records import FAILED, FINISHED, MISSING, read_json
-from hadoppler.scripts.reproduction.tables import Figure, Table, table_names
+from hadoppler.scripts.reproduction.table_files import table_names
+from hadoppler.scripts.reproduction.tables import Figure, Table
 
 NOTHING = "–"
 

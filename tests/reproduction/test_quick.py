@@ -13,7 +13,7 @@ pytest.importorskip("torch_geometric")
 pytest.importorskip("sklearn")
 
 from hadoppler.scripts.reproduction.report import _text as written
-from hadoppler.scripts.reproduction.tables import read_table, table_names
+from hadoppler.scripts.reproduction.table_files import read_table, table_names
 
 
 @pytest.mark.slow

@@ -19,7 +19,8 @@ from hadoppler.scripts.reproduction.page import page
 from hadoppler.scripts.reproduction.parts import Plan, configurations, plan_of
 from hadoppler.scripts.reproduction.records import write_record
 from hadoppler.scripts.reproduction.report import write_report
-from hadoppler.scripts.reproduction.tables import Figure, parse_table
+from hadoppler.scripts.reproduction.table_files import parse_table
+from hadoppler.scripts.reproduction.tables import Figure
 
 TEXT = """
 title: Times | and <more>

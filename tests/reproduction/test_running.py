@@ -18,10 +18,11 @@ from rich.console import Console
 pytest.importorskip("torch_geometric")
 
 from hadoppler.scripts import reproduce
-from hadoppler.scripts.reproduction import parts as parts_module, running, tables
+from hadoppler.scripts.reproduction import parts as parts_module, running, table_files
 from hadoppler.scripts.reproduction.parts import Plan, configurations, plan_of
 from hadoppler.scripts.reproduction.records import read_json, read_record
-from hadoppler.scripts.reproduction.tables import Table, parse_table
+from hadoppler.scripts.reproduction.table_files import parse_table
+from hadoppler.scripts.reproduction.tables import Table
 
 FAKE = (sys.executable, str(Path(__file__).parent / "fake_commands.py"))
 TEXT = """
@@ -126,7 +127,7 @@ from pathlib import Path
 from rich.console import Console
 from hadoppler.scripts.reproduction import running
 from hadoppler.scripts.reproduction.parts import configurations, plan_of
-from hadoppler.scripts.reproduction.tables import parse_table
+from hadoppler.scripts.reproduction.table_files import parse_table
 running.PROGRAM = {fake!r}
 with configurations():
     plan = plan_of({{"a": parse_table("a", {text!r})}}, quick=False)
@@ -187,7 +188,7 @@ def test_a_process_that_was_left_behind_is_waited_for(monkeypatch: pytest.Monkey
 
 def as_only_table(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     table: Table = parse_table("a", text)
-    monkeypatch.setattr(tables, "table_names", lambda: ["a"])
+    monkeypatch.setattr(table_files, "table_names", lambda: ["a"])
     monkeypatch.setattr(parts_module, "read_table", lambda name: table)
 
 

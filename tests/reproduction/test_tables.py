@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("torch_geometric")
 
 from hadoppler.scripts.reproduction.parts import Part, Plan, configurations, plan_of, word
-from hadoppler.scripts.reproduction.tables import TableError, parse_table, read_table, table_names
+from hadoppler.scripts.reproduction.table_files import parse_table, read_table, table_names
+from hadoppler.scripts.reproduction.tables import TableError
 
 TABLE = """
 title: A table

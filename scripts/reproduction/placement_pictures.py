@@ -27,7 +27,7 @@ from hadoppler.scripts.reproduction.parts import Part
 from hadoppler.scripts.reproduction.records import rows_of
 from hadoppler.scripts.reproduction.tables import Picture, Table
 
-MEANINGS = {"ratio": "makespan / lower bound", "makespan": "makespan [s]"}
+MEANINGS = {"ratio": "makespan / lower bound", "seconds_best": "fastest placement by its runs [s]"}
 """Figures of ``metrics.jsonl`` for axes."""
 POINTS = 60
 """Of a learning curve's grid."""
@@ -57,15 +57,13 @@ def gantt(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Drawn]
 def curves(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Drawn]:
     """The best figure so far over episodes: centre and interval over seeds."""
     name = picture.figure or "ratio"
-    counter = "real runs" if name == "makespan" else "episodes"  # simulated makespans have units of their own
+    counter = "real runs" if name.startswith("seconds") else "episodes"
     for number, at in enumerate(settings_of(evidence, table, picture)):
         figure, axes = new_axes(title_of(table, at))
         drawn = 0
         for row in table.rows:
             parts = [part for part in evidence.parts(table.name, row, at) if evidence.results(part)]
-            lines = [
-                points for points in (_best_so_far(part, evidence.root, name) for part in parts) if len(points) > 1
-            ]
+            lines = [points for points in (_best_so_far(part, evidence.root, name) for part in parts) if points]
             if lines:
                 _band(axes, lines, row, drawn)
                 drawn += 1

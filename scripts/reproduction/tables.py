@@ -206,11 +206,11 @@ class Table:
     quick: Quick = field(default_factory=Quick)
 
     def settings(self, row: str, quick: bool) -> Iterator[dict[str, Any]]:
-        """The combinations of settings at which a row is run."""
+        """The combinations of settings at which a row is run; one that quick runs leave out has its own first."""
         over = self.over | self.quick.over if quick else self.over
-        only = self.rows[row].only
-        chosen = [[value for value in values if value in only.get(name, values)] for name, values in over.items()]
-        for values in product(*chosen):
+        only = {name: self.rows[row].only.get(name, values) for name, values in over.items()}
+        chosen = {name: [value for value in values if value in only[name]] for name, values in over.items()}
+        for values in product(*(found or only[name][:1] for name, found in chosen.items())):
             yield dict(zip(over, values, strict=True))
 
     def chosen_seeds(self, quick: bool) -> list[int]:

@@ -73,6 +73,8 @@ def test_a_part_for_each_row_setting_and_seed() -> None:
         "pictures=false",
     ]
     assert len(plan(TABLE, quick=True).rows["table0"]) == 2
+    rare = plan(TABLE.replace("{row: main/heft}", "{row: main/heft, only: {graph: [fork_join]}}"), quick=True)
+    assert [part.at["graph"] for part in rare.rows["table0"]] == ["fork_join", "chain"], "every row has its part"
 
 
 def test_the_hash_covers_what_is_computed_and_nothing_else() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 LEVEL = 0.95
 RESAMPLES = 5000
@@ -54,6 +53,8 @@ def estimate(values: Sequence[float]) -> Estimate:
     centre = float(interquartile_mean(known) if len(known) >= ENOUGH else known.mean())
     if len(known) == 1 or known[0] == known[-1]:
         return Estimate(centre, centre, centre, len(known))
+    from scipy import stats  # half a second, which only figures over seeds are worth
+
     if len(known) < ENOUGH:
         half = stats.t.ppf((1 + LEVEL) / 2, len(known) - 1) * known.std(ddof=1) / math.sqrt(len(known))
         return Estimate(centre, centre - half, centre + half, len(known))
@@ -68,4 +69,6 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 def interquartile_mean(values: np.ndarray, axis: int = -1) -> np.ndarray:
     """Mean of the middle half: a quarter of the values is left out at each end, rounded down."""
-    return np.asarray(stats.trim_mean(values, 0.25, axis=axis))
+    from scipy.stats import trim_mean
+
+    return np.asarray(trim_mean(values, 0.25, axis=axis))

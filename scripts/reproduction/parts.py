@@ -25,7 +25,6 @@ from hadoppler.scripts.reproduction.tables import At, Table, TableError
 
 TOLD = ("resume", "tracking", "pictures", "rounds", "processes")
 """Settings that change what is told of a result, not the result: they are not in the hash."""
-NOTHING = object()
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +179,10 @@ class _Maker:
         more = {**_along(table.along, at), **_along(told.along, at)}
         if self.quick:
             more |= self.short | table.quick.settings | told.quick
+        files = {key: value for key, value in more.items() if key in self.groups and key not in at and has(config, key)}
+        if files:  # what they bring can be set, too
+            settings |= files
+            config = self._compose(where, command, settings | keys)
         more = {key: value for key, value in more.items() if has(config, key) and key not in at}
         if more:
             settings |= more
@@ -231,11 +234,13 @@ def _with(config: DictConfig, name: str, seed: int) -> dict[Any, Any]:
 
 
 def has(config: DictConfig, key: str) -> bool:
-    """Whether there is a setting of this name."""
+    """Whether there is a setting of this name, be it without a value."""
+    parent, _, last = key.rpartition(".")
     try:
-        return OmegaConf.select(config, key, default=NOTHING, throw_on_missing=False) is not NOTHING
+        node = OmegaConf.select(config, parent) if parent else config
     except OmegaConfBaseException:
         return False
+    return isinstance(node, DictConfig) and last in list(node.keys())
 
 
 def word(key: str, value: Any) -> str:

@@ -13,7 +13,7 @@ from scripted_workers import ScriptedWorkers
 
 from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, Job, SimulationRules
-from hadoppler.real_system.cluster import job_rates, job_source, session, wall_clock
+from hadoppler.real_system.cluster import job_rates, job_source, session, store, wall_clock
 from hadoppler.real_system.cluster.apart import Question
 from hadoppler.real_system.cluster.crew import QUIET_S, Crew
 from hadoppler.real_system.cluster.job_rates import JobRates
@@ -67,14 +67,16 @@ def virtual_time(workers: ScriptedWorkers) -> Iterator[None]:
             super().__init__(begun, lambda: workers.now)
 
     with (
-        patch.multiple(session, WallClock=Clock, evaluate_jobs=lambda store, checkpoints: ({}, [])),
+        patch.multiple(session, WallClock=Clock, evaluate_jobs=lambda *_: ({}, {})),
+        patch.object(store, "system_seconds", lambda: workers.now),
+        patch.object(job_source, "system_seconds", lambda: workers.now),
         patch.object(job_rates, "ask_apart", guessed),
         patch.object(job_source, "Inquiry", Answered),
     ):
         yield
 
 
-def guessed(questions: Sequence[Question]) -> list[dict[str, Any]]:
+def guessed(questions: Sequence[Question], **_: Any) -> list[dict[str, Any]]:
     """What would be guessed of every job."""
     return [asdict(job_rates.GUESSED) for _ in questions]
 
@@ -86,3 +88,6 @@ class Answered:
 
     def __init__(self, questions: Sequence[Question]) -> None:
         self.questions, self.answers = questions, guessed(questions)
+
+    def stop(self) -> None:
+        pass

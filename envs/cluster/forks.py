@@ -73,6 +73,11 @@ class ForkLedger:
         return max(0.0, self.steps - self.done)
 
     @property
+    def reported(self) -> float:
+        """Steps that copies have reported in the round that runs; not counted yet."""
+        return sum(self._reported.values())
+
+    @property
     def finished(self) -> bool:
         """Whether all steps are counted."""
         return self.done >= self.steps

@@ -60,10 +60,11 @@ class Gangs(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What was used so far: [H] seconds in which a node held a gang, and in which one of them worked."""
+    """What was used so far: [H] seconds in which a node held a gang, and in which one worked; until when it held."""
 
     held: NDArray[np.float64]
     worked: NDArray[np.float64]
+    until: NDArray[np.float64]
 
 
 @njit(cache=True, nogil=True)
@@ -242,6 +243,7 @@ def advance(jobs: Jobs, gangs: Gangs, use: Use, begin: float, stop: float, toler
             h = gangs.node[e]
             use.held[h] += max(0.0, until - held_until[h])
             held_until[h] = max(held_until[h], until)
+            use.until[h] = max(use.until[h], until)
             use.worked[h] += max(0.0, work_until - max(from_, worked_until[h]))
             worked_until[h] = max(worked_until[h], work_until)
         if ended and gangs.final[a]:

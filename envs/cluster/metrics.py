@@ -22,11 +22,12 @@ def summarise(result: ClusterResult) -> dict[str, Any]:
     ``p99_jct_s``: job completion times. ``queueing_s``: mean of first start - arrival, ``max_queueing_s``
     its largest. ``waiting_s``: mean completion time without running time, ``max_waiting_s`` its
     largest. ``ftf``: mean finish-time fairness (completion / isolated time; below 1 is better than an
-    equal share), ``max_ftf`` its worst. ``gru``: GPU-seconds held / (GPUs x TTD). ``cru``: node-seconds
-    in use / (nodes x TTD), over nodes with GPUs. ``gru_work``, ``cru_work``: without restarts and
-    consolidations. ``restarts``: starts on new GPUs. ``slo_met``: part of the jobs with a wanted completion
-    time that kept it (if there are any). ``finished``, ``left_out``: jobs. ``decision_s``: wall seconds of the
-    scheduler.
+    equal share), ``max_ftf`` its worst. ``gru``: GPU-seconds held / (GPUs x span). ``cru``: node-seconds
+    in use / (nodes x span), over nodes with GPUs. ``gru_work``, ``cru_work``: without restarts and
+    consolidations. The span is TTD, longer only where jobs that were not finished held GPUs
+    before or after it: their use counts, too, so none of the four exceeds 1. ``restarts``: starts on new GPUs.
+    ``slo_met``: part of the jobs with a wanted completion time that kept it (if there are any). ``finished``,
+    ``left_out``: jobs. ``decision_s``: wall seconds of the scheduler.
     """
     jobs = result.jobs
     done = jobs.finished
@@ -44,7 +45,8 @@ def summarise(result: ClusterResult) -> dict[str, Any]:
     ttd = float(jobs.finish[done].max() - jobs.arrival[done].min())
     jct, queueing, ftf = jobs.jct[done], jobs.queueing[done], jobs.ftf[done]
     nodes = int((result.cluster.capacity.sum(axis=1) > 0).sum())
-    gpu_s, node_s = result.cluster.gpus * ttd, nodes * ttd
+    span = _span(result)
+    gpu_s, node_s = result.cluster.gpus * span, nodes * span
     wanted = result.workload.slo * jobs.best_s
     if (asked := ~np.isnan(wanted)).any():
         values["slo_met"] = float((jobs.jct[asked & done] <= wanted[asked & done]).sum() / asked.sum())
@@ -65,6 +67,13 @@ def summarise(result: ClusterResult) -> dict[str, Any]:
         "cru_work": float(result.node_worked_s.sum() / node_s),
         "lost_steps": float(jobs.lost_steps.sum()),
     }
+
+
+def _span(result: ClusterResult) -> float:
+    """Seconds from the first arrival to the last end of a job that was finished, or that held GPUs at all."""
+    jobs = result.jobs
+    begin = float(jobs.arrival[jobs.finished | ~np.isnan(jobs.start)].min())
+    return max(float(jobs.finish[jobs.finished].max()), result.last_use) - begin
 
 
 def isolated_seconds(

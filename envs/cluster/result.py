@@ -193,6 +193,7 @@ class ClusterResult:
         jobs: table of all jobs, those that were left out included.
         rounds: log of the decisions.
         node_held_s, node_worked_s: [H] seconds in which a node held a gang, and in which one worked.
+        last_use: when a node held a gang for the last time, of a job that was not finished, too.
         decision_s: wall seconds that the scheduler took in all.
         mixed_rate: the rule in force, for the bounds.
         extra: further metrics of a mechanism.
@@ -208,6 +209,7 @@ class ClusterResult:
     decision_s: float
     mixed_rate: str = "proportional"
     extra: dict[str, float] = field(default_factory=dict)
+    last_use: float = 0.0
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -258,8 +260,8 @@ class ClusterResult:
             "lost_steps": jobs.lost,
         }
         table = JobTable(**columns, **{name: values.copy() for name, values in counts.items()})
-        held, worked = state.use.held.copy(), state.use.worked.copy()
-        return cls(scheduler, workload, cluster, table, log, held, worked, decision_s, rules.mixed_rate)
+        held, worked, until = state.use.held.copy(), state.use.worked.copy(), float(state.use.until.max(initial=0.0))
+        return cls(scheduler, workload, cluster, table, log, held, worked, decision_s, rules.mixed_rate, last_use=until)
 
 
 def make_job_table(

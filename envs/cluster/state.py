@@ -43,7 +43,7 @@ class ClusterState:
             lost=zero[3],
             gang=np.full(count, -1, dtype=np.int64),
         )
-        self.use = kernels.Use(np.zeros(nodes), np.zeros(nodes))
+        self.use = kernels.Use(np.zeros(nodes), np.zeros(nodes), np.zeros(nodes))
         self.left = workload.steps.copy()
         self.reasons: dict[int, str] = {}
         reach = np.where(rates > 0, cluster.gpus_of_type[None, :], 0)

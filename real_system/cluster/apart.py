@@ -8,7 +8,7 @@ import select
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -22,21 +22,29 @@ START_S = 60.0
 """How long the process may take to begin."""
 PATIENCE_S = 60.0
 """How long one question to a job's code may take (our choice)."""
+TOLD_S = 5.0
+"""How long a job's code may take before it is told that it is being asked."""
+LOOK_S = 0.2
+"""How often who waits for an answer is told that it is waited for."""
 Question = tuple[str, JobSpec, str]
 """``facts``, ``seconds`` or ``quality``; of which job; path of a saved state, for ``quality``."""
 Answer = dict[str, Any] | str
 """Figures, or a sentence where a job's code failed, ended its process or hung."""
+Waiting = Callable[[JobSpec, float], None]
+"""Called every ``LOOK_S`` with the job that is being asked and for how many seconds; what it raises ends the asking."""
 
 
-def ask_apart(questions: Sequence[Question], patience_s: float = PATIENCE_S) -> list[Answer]:
+def ask_apart(
+    questions: Sequence[Question], patience_s: float = PATIENCE_S, waiting: Waiting | None = None
+) -> list[Answer]:
     """Answers to questions about jobs, in order."""
     answers = list[Answer]()
     while len(answers) < len(questions):
-        answers += _ask_some(questions[len(answers) :], patience_s)
+        answers += _ask_some(questions[len(answers) :], patience_s, waiting)
     return answers
 
 
-def _ask_some(questions: Sequence[Question], patience_s: float) -> list[Answer]:
+def _ask_some(questions: Sequence[Question], patience_s: float, waiting: Waiting | None) -> list[Answer]:
     """Answers up to the first that ends the process."""
     theirs, mine = os.pipe(), os.pipe()
     process = start_python(serve, [theirs[0], mine[1]])
@@ -45,22 +53,54 @@ def _ask_some(questions: Sequence[Question], patience_s: float) -> list[Answer]:
     found = list[Answer]()
     lines = Lines(mine[0])
     try:
-        with os.fdopen(theirs[1], "w") as told:
-            told.write(json.dumps([[kind, asdict(spec), path] for kind, spec, path in questions]))
-        begun = lines.next(START_S) is not None
-        for _, spec, _ in questions:
-            line = lines.next(patience_s) if begun else None
-            if line is None:
-                ended, silent = _ended(process), patience_s if begun else START_S
-                what = f"ended its process ({process.poll()})" if ended else f"said nothing for {silent:g} s"
-                found.append(f"job {spec.id!r} (task {spec.task}): its code {what}.")
-                break
-            found.append(json.loads(line))
+        with os.fdopen(theirs[1], "w") as told:  # open until all is answered: as long as it is, somebody listens
+            told.write(json.dumps([[kind, asdict(spec), path] for kind, spec, path in questions]) + "\n")
+            told.flush()
+            begun = _next(lines, START_S, questions[0][1], waiting) is not None
+            for _, spec, _ in questions:
+                line = _next(lines, patience_s, spec, waiting) if begun else None
+                if line is None:
+                    ended, silent = _ended(process), patience_s if begun else START_S
+                    what = f"ended its process ({process.poll()})" if ended else f"said nothing for {silent:g} s"
+                    found.append(f"job {spec.id!r} (task {spec.task}): its code {what}.")
+                    break
+                found.append(json.loads(line))
     finally:
         os.close(mine[0])
         process.kill()
         process.wait()
     return found
+
+
+def _next(lines: Lines, seconds: float, spec: JobSpec, waiting: Waiting | None) -> bytes | None:
+    """The next line about a job; None if it does not come, or the pipe is closed."""
+    begin = time.monotonic()
+    while (line := lines.next(min(LOOK_S, begin + seconds - time.monotonic()))) is None and not lines.closed:
+        took = time.monotonic() - begin
+        if took >= seconds:
+            break
+        if waiting is not None:
+            waiting(spec, took)
+    return line
+
+
+class SlowAnswers:
+    """A ``Waiting`` that tells whose code takes long, every ``TOLD_S``."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell, self._last = tell, 0.0
+
+    def __call__(self, spec: JobSpec, seconds: float) -> None:
+        """A job has been asked for so long."""
+        if seconds < self._last:  # another question
+            self._last = 0.0
+        if seconds >= self._last + TOLD_S:
+            self._last = seconds
+            self._tell(f"job {spec.id!r} (task {spec.task}): its code is asked; no answer for {seconds:.0f} s yet")
+
+
+class _NotNeeded(Exception):
+    """Nobody wants the answers any more."""
 
 
 class Inquiry:
@@ -69,13 +109,24 @@ class Inquiry:
     def __init__(self, questions: Sequence[Question]) -> None:
         self.questions = questions
         self.answers = list[Answer]()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._ask, name="inquiry", daemon=True)
         if questions:
             self._thread.start()
 
+    def stop(self) -> None:
+        """Ask no more: the process that runs the job's code ends within ``LOOK_S``; it is not waited for."""
+        self._stopped.set()
+
+    def _look(self, spec: JobSpec, seconds: float) -> None:
+        if self._stopped.is_set():
+            raise _NotNeeded
+
     def _ask(self) -> None:
         try:
-            self.answers = ask_apart(self.questions)
+            self.answers = ask_apart(self.questions, waiting=self._look)
+        except _NotNeeded:
+            pass
         except OSError as error:  # no process can be started just now
             self.answers = [
                 f"job {spec.id!r} (task {spec.task}): could not be asked ({error})." for _, spec, _ in self.questions
@@ -88,10 +139,11 @@ class Inquiry:
 
 
 class Lines:
-    """Lines that come through a pipe, each waited for no longer than is allowed."""
+    """Lines that come through a pipe, each waited for no longer than is allowed; ``closed`` when no more will come."""
 
     def __init__(self, number: int) -> None:
         self._number, self._rest = number, b""
+        self.closed = False
 
     def next(self, seconds: float) -> bytes | None:
         """The next line; None if it does not come, or the pipe is closed."""
@@ -99,6 +151,7 @@ class Lines:
         while b"\n" not in self._rest:
             ready, _, _ = select.select([self._number], [], [], max(0.0, until - time.monotonic()))
             part = os.read(self._number, 1 << 16) if ready else b""
+            self.closed = bool(ready) and not part
             if not part:
                 return None
             self._rest += part
@@ -115,14 +168,19 @@ def _ended(process: subprocess.Popen) -> bool:
 
 
 def serve(questions: int, answers: int) -> None:
-    """What the process does: say that it is ready, then answer each question with a line."""
+    """What the process does: say that it is ready, then answer each question of one line with a line.
+
+    It ends when nobody holds the other end of ``questions`` any more, whatever the job's code is doing then.
+    """
     import torch
 
     torch.set_num_threads(1)
-    with suppress(BrokenPipeError), os.fdopen(questions) as heard, os.fdopen(answers, "w") as told:  # nobody listens
+    with suppress(BrokenPipeError), os.fdopen(answers, "w") as told:  # nobody listens
         told.write("ready\n")
         told.flush()
-        for kind, spec, path in json.load(heard):
+        asked = json.loads(os.fdopen(questions, closefd=False).readline())
+        threading.Thread(target=_leave_at_end, args=(questions,), name="watch", daemon=True).start()
+        for kind, spec, path in asked:
             try:
                 answer: Any = ANSWERS[kind](JobSpec(**spec), path)
             except HadopplerError as error:
@@ -131,6 +189,12 @@ def serve(questions: int, answers: int) -> None:
                 answer = f"job {spec['id']!r} (task {spec['task']}): its code failed ({type(error).__name__}: {error})."
             told.write(json.dumps(answer) + "\n")
             told.flush()
+
+
+def _leave_at_end(number: int) -> None:
+    """End the process when the pipe is closed: nothing more is ever written to it."""
+    os.read(number, 1)
+    os._exit(1)
 
 
 def _facts(spec: JobSpec, path: str) -> dict[str, Any]:

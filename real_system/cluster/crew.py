@@ -14,7 +14,7 @@ from ...envs.cluster.scheduler import Integers
 from .backend import Backend, WorkerError
 from .messages import Answer, Ended, Failed, Lost, Prepare, Progress, Ready, Saved, Started, Stop, Train
 from .shares import sample_shares
-from .training_job import JobSpec
+from .training_job import TASKS, JobSpec
 
 Outcome = Literal["ended", "lost", "failed"]
 Entry = tuple[int, int, int]
@@ -128,8 +128,12 @@ class Crew:
         self._next = 0
 
     def prepare(self, specs: Iterable[JobSpec]) -> None:
-        """Let all workers, and those that will take their places, get ready for jobs like these."""
-        tasks = [(spec.task, tuple(sorted(spec.options.items()))) for spec in specs]
+        """Let all workers, and those that will take their places, get ready for jobs like these.
+
+        Only for tasks of the package: a user's own may hang, and must keep nobody but its own jobs from training. The
+        first start of such a job takes longer instead.
+        """
+        tasks = [(spec.task, tuple(sorted(spec.options.items()))) for spec in specs if spec.task in TASKS]
         self._tasks = tuple(dict.fromkeys((*self._tasks, *tasks)))
         for slot in sorted(self._idle):
             self._prepare(slot)

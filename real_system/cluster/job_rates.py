@@ -13,7 +13,7 @@ from ...envs.cluster.facts import GPUS, GpuFacts, ModelFacts
 from ...envs.cluster.job import join_kind
 from ...envs.cluster.scheduler import MixedRate
 from ...envs.errors import ClusterError
-from .apart import Answer, Question, ask_apart
+from .apart import Answer, Question, Waiting, ask_apart
 from .crew import Pace
 from .emulation import HEADROOM, EmulatedPace, OwnPace, node_speeds
 from .training_job import JobSpec
@@ -55,14 +55,18 @@ class JobRates:
         if self.rates == "table" and not self.emulated:
             raise ClusterError("rates=table needs emulated nodes, whose rates are known; use rates=formula.")
 
-    def prepare(self, specs: Iterable[JobSpec]) -> None:
+    def prepare(self, specs: Iterable[JobSpec], waiting: Waiting | None = None) -> None:
         """Get to know jobs: their kinds, what a step of theirs computes, and how long it takes.
 
         A job's code is asked in a process of its own; what cannot be learned is guessed, and told in ``problems``.
+
+        Args:
+            specs: of the jobs.
+            waiting: told now and then which job is being asked.
         """
         known = list(specs)
         questions = self.questions(known)
-        self.learn(known, questions, ask_apart(questions))
+        self.learn(known, questions, ask_apart(questions, waiting=waiting))
 
     def questions(self, specs: Iterable[JobSpec]) -> list[Question]:
         """What must be asked of jobs' code before their rates can be told; nothing of kinds that are known."""

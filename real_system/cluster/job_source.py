@@ -9,11 +9,13 @@ from typing import Any
 
 from ...envs.cluster import Job
 from ...envs.errors import HadopplerError
-from .apart import Inquiry
+from .apart import TOLD_S, Inquiry
 from .job_rates import JobRates
 from .live_run import LiveRun
+from .real_run import CANCELLED
 from .store import Request, RunStore
 from .training_job import JobSpec, make_training_job
+from .wall_clock import system_seconds
 
 KEYS = ("id", "task", "steps", "workers", "batch_size", "seed", "options", "weight")
 """What a submitted job may tell."""
@@ -21,6 +23,26 @@ KEYS = ("id", "task", "steps", "workers", "batch_size", "seed", "options", "weig
 
 class RequestError(HadopplerError):
     """A run cannot do what it is asked to."""
+
+
+@dataclass
+class AskedJob:
+    """A submitted job whose code is being asked.
+
+    Attributes:
+        spec, weight: of the job.
+        arrival: when it was submitted, on the run's clock.
+        since: when its code was asked.
+        inquiry: that asks it.
+        told: whether it was told that this takes long.
+    """
+
+    spec: JobSpec
+    weight: float
+    arrival: float
+    since: float
+    inquiry: Inquiry
+    told: bool = False
 
 
 @dataclass
@@ -39,11 +61,13 @@ class JobSource:
     later: list[tuple[Job, JobSpec]] = field(default_factory=list)
     linger_s: float = 0.0
     _idle_since: float | None = None
-    _asked: dict[int, tuple[JobSpec, float, Inquiry]] = field(default_factory=dict)
+    _begun: float | None = None
+    _asked: dict[int, AskedJob] = field(default_factory=dict)
 
     def look(self, run: LiveRun) -> bool:
         """As of ``Outside``. The code of a submitted job is asked beside the run, which takes it in when it knows."""
         now, changed = run.crew.clock(), False
+        self._begun = now if self._begun is None else self._begun
         due = [pair for pair in self.later if pair[0].arrival <= now]
         if due:
             self.later = self.later[len(due) :]
@@ -66,16 +90,34 @@ class JobSource:
     def _submitted(self, run: LiveRun, request: Request, now: float) -> bool:
         """Whether a job was taken in; if not, its code is being asked what it needs."""
         if request.number not in self._asked:
-            spec, weight = self._job(run, request.content)
-            self._asked[request.number] = spec, weight, Inquiry(self.rates.questions([spec]))
-        spec, weight, inquiry = self._asked[request.number]
+            spec, weight = self._job(run, request)
+            inquiry = Inquiry(self.rates.questions([spec]))
+            self._asked[request.number] = AskedJob(spec, weight, self._moment(request, now), now, inquiry)
+        asked = self._asked[request.number]
+        spec, inquiry = asked.spec, asked.inquiry
         if not inquiry.done:
+            if not asked.told and now >= asked.since + TOLD_S:
+                asked.told = True
+                told = f"is asked what it needs, and has not answered for {TOLD_S:g} s; it is taken in when it has"
+                run.note("slow", None, f"submitted job {spec.id!r} (task {spec.task}): its code {told}")
             return False
         del self._asked[request.number]
         self.rates.learn([spec], inquiry.questions, inquiry.answers)
-        job = Job(spec.id, now, spec.workers, float(spec.steps), spec.task, spec.batch_size, weight)
+        last = run.workload.jobs[-1].arrival if len(run.workload) else 0.0  # rows ascend by arrival
+        arrival = max(asked.arrival, last)
+        job = Job(spec.id, arrival, spec.workers, float(spec.steps), spec.task, spec.batch_size, asked.weight)
         self.admit(run, [(job, spec)], request.number)
         return True
+
+    def _moment(self, request: Request, now: float) -> float:
+        """When a request was made, on the run's clock; not before the run began, or went on."""
+        assert self._begun is not None, "somebody looks"
+        return min(now, max(self._begun, now - (system_seconds() - request.asked)))
+
+    def close(self) -> None:
+        """As of ``Outside``."""
+        for asked in self._asked.values():
+            asked.inquiry.stop()
 
     def expecting(self, now: float) -> bool:
         """As of ``Outside``."""
@@ -105,12 +147,12 @@ class JobSource:
                 self.store.set_status(row, run.state.reasons[row])
                 run.note("left out", row, run.state.reasons[row])
 
-    def _job(self, run: LiveRun, content: Mapping[str, Any]) -> tuple[JobSpec, float]:
+    def _job(self, run: LiveRun, request: Request) -> tuple[JobSpec, float]:
         """A submitted job, checked, and its weight."""
-        number = len(run.workload) + len(self._asked)
-        spec = read_submitted(content, f"job-{number}", number)
+        content, number = request.content, len(run.workload) + len(self._asked)
+        spec = read_submitted(content, submitted_id(request.number, content), number)
         known = {job.id for job in run.workload.jobs} | {job.id for job, _ in self.later}
-        known |= {asked.id for asked, _, _ in self._asked.values()}
+        known |= {asked.spec.id for asked in self._asked.values()}
         if spec.id in known:
             raise RequestError(f"there is a job {spec.id!r} already; give another id.")
         most = run.cluster.gpus if run.state.mixes else int(run.cluster.gpus_of_type.max())
@@ -124,8 +166,9 @@ class JobSource:
                 self.store.write_facts(cancelled=[*self.store.fact("cancelled", []), name])
                 del self.later[number]
                 return
-        for number, (spec, _, _) in self._asked.items():
-            if spec.id == name:
+        for number, asked in self._asked.items():
+            if asked.spec.id == name:
+                asked.inquiry.stop()
                 self.store.answer(number, "refused: it was cancelled before it was taken in")
                 del self._asked[number]
                 return
@@ -133,15 +176,25 @@ class JobSource:
         if not rows or not run.state.jobs.active[rows[0]]:
             what = "is done or was left out" if rows else "is unknown"
             raise RequestError(f"job {name!r} {what}; jobs that go on are {_names(run)}.")
-        run.give_up_job(rows[0], "cancelled")
+        run.give_up_job(rows[0], CANCELLED)
 
 
 def _names(run: LiveRun) -> str:
     return ", ".join(repr(run.workload.jobs[row].id) for row in run.state.active.tolist()) or "none"
 
 
+def submitted_id(number: int, content: Mapping[str, Any]) -> str:
+    """Id of the job of a request: its own, or one by the request's number."""
+    return str(content.get("id") or f"job-{number}")
+
+
 def read_submitted(content: Mapping[str, Any], name: str, seed: int) -> JobSpec:
     """A job as somebody submits it.
+
+    Args:
+        content: values of ``KEYS``.
+        name: its id.
+        seed: where it tells none.
 
     Raises:
         RequestError: a value is missing, unknown or not usable; it is named.
@@ -162,7 +215,7 @@ def read_submitted(content: Mapping[str, Any], name: str, seed: int) -> JobSpec:
     batch = whole.get("batch_size", task.batch_size)
     seed = seed if content.get("seed") is None else int(content["seed"])
     return JobSpec(
-        str(content.get("id") or name),
+        name,
         str(content["task"]),
         whole["steps"],
         whole.get("workers", 1),

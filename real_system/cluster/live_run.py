@@ -19,6 +19,8 @@ NEVER = 1e300
 """When a gang begins that has not begun; not infinite, since differences are taken."""
 LOOK_S = 0.2
 """How often a run that only waits looks for requests, and shows itself."""
+BOOKS_S = 1.0
+"""How often the books are written while nothing is decided; a run that is killed loses no more of them."""
 
 
 class Outside(Protocol):
@@ -29,6 +31,9 @@ class Outside(Protocol):
 
     def expecting(self, now: float) -> bool:
         """Whether the run shall wait although no job is left."""
+
+    def close(self) -> None:
+        """The run is over, however it ended: leave nothing behind."""
 
 
 class LiveRun(RealRun):
@@ -48,6 +53,7 @@ class LiveRun(RealRun):
         self._refilling = False
         self._wanted: Allocation = Allocation.empty()
         self._measured: Floats = np.zeros(0)
+        self._booked = 0.0
         self.time = self._origin = 0.0
 
     def next_view(self) -> ClusterView | None:
@@ -62,8 +68,18 @@ class LiveRun(RealRun):
             self._let_pass(self.crew.clock())
             while self.round_end <= self.time:
                 self._number += 1
-        self.store.write_facts(books=self.books())
+        self._write_books()
         return super().next_view()
+
+    def close(self) -> None:
+        """As of ``RealRun``."""
+        super().close()
+        if self.outside is not None:
+            self.outside.close()
+
+    def _write_books(self) -> None:
+        self._booked = self.time
+        self.store.write_facts(books=self.books())
 
     def _look_outside(self) -> bool:
         """Whether anything has changed by arrivals and requests."""
@@ -88,6 +104,8 @@ class LiveRun(RealRun):
             ended = self._hear(self._next_moment())
             self.tell()
             self._let_pass(self.crew.clock())
+            if self.time >= self._booked + BOOKS_S:
+                self._write_books()
             if self.time >= self.round_end:
                 self._stop_copies()
             forked = any(post.forked for post in self.posts.values())
@@ -302,4 +320,4 @@ class LiveRun(RealRun):
         until = self.crew.clock() + HALT_S
         while self.posts and self.crew.clock() < until:
             self._hear(self.crew.clock() + LOOK_S)
-        self.store.write_facts(books=self.books())
+        self._write_books()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,12 +14,15 @@ from ...envs.cluster.scheduler import Floats, Integers
 from ...envs.cluster.simulation import Simulation
 from .backend import WorkerError
 from .crew import Crew, Gang, News, Order
-from .decisions import DecisionLog
+from .decisions import Decision, DecisionLog
+from .past_rounds import restore_rounds
 from .store import RunStore
 from .tracker import JobTracker
 
 Key = tuple[int, int]
 """(row of the job, number of the copy)."""
+CANCELLED = "cancelled"
+"""Why a job is not finished that somebody took out."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +132,10 @@ class RealRun(Simulation):
         return self.state.left[rows]
 
     def note(self, kind: str, row: int | None, text: str) -> None:
-        """Something happened that people should know."""
-        self.notes.append(text if row is None else f"job {self.workload.jobs[row].id!r}: {text}")
+        """Something happened that people should know; of a job the same is told once, and kept each time."""
+        told = text if row is None else f"job {self.workload.jobs[row].id!r}: {text}"
+        if row is None or told not in self.notes:
+            self.notes.append(told)
         self.store.add_event(self.time, kind, "" if row is None else self.workload.jobs[row].id, text)
 
     def tell(self) -> None:
@@ -190,13 +195,14 @@ class RealRun(Simulation):
         self.note(gang.outcome or "lost", row, f"a gang {what}: {gang.reason}")
         if job.failures < self.settings.tries:
             return False
-        self.give_up_job(row, f"failed: {job.failures} times without a new checkpoint; the last time: {gang.reason}")
+        tries = f"failed: {job.failures} times without a new checkpoint"
+        self.give_up_job(row, f"{tries}; the last time: {gang.reason}", f"{tries}, and is given up")
         return True
 
-    def give_up_job(self, row: int, reason: str) -> None:
-        """A job will never be finished: it is reported and left out."""
+    def give_up_job(self, row: int, reason: str, told: str | None = None) -> None:
+        """A job will never be finished: it is reported and left out; ``told``: said instead of the reason."""
         self.store.set_status(row, reason)
-        self.note("given up", row, reason)
+        self.note("given up", row, told or reason)
         self.state.reasons[row] = reason
         self.state.jobs.active[row] = False
         self.state.jobs.gang[row] = -1
@@ -205,19 +211,35 @@ class RealRun(Simulation):
             self.crew.stop(self.posts.pop(key).gang)
         self.state.drop_finished()
 
+    def close(self) -> None:
+        """The run is over, however it ended."""
+        self.decisions.close()
+
+    def told_steps(self, row: int) -> int:
+        """Steps of a job that workers have told of, saved or not, those of its copies included."""
+        job = self.tracker.jobs[row]
+        copies = sum(post.gang.steps for key, post in self.posts.items() if key[0] == row and post.forked)
+        return job.done + job.at_risk + copies + (0 if job.ledger is None else int(job.ledger.reported))
+
     def books(self) -> dict[str, Any]:
         """What the simulator's books hold, for the store."""
         jobs, use = self.state.jobs, self.state.use
         kept = {name: getattr(jobs, name).tolist() for name in BOOKED}
         took = {"overruns": self.overruns, **asdict(self.overheads)}
-        return kept | took | {"time": self.time, "held": use.held.tolist(), "worked": use.worked.tolist()}
+        told = [self.told_steps(row) for row in range(len(self.tracker.jobs))]
+        used = {name: getattr(use, name).tolist() for name in use._fields}
+        return kept | took | {"time": self.time, "used": used, "told": told}
 
-    def restore(self, books: dict[str, Any], statuses: Sequence[str]) -> None:
-        """Take up the books of a run that was interrupted; nothing runs."""
+    def restore(self, books: dict[str, Any], statuses: Sequence[str], decisions: Iterable[Decision]) -> None:
+        """Take up the books of a run that was interrupted, and its decisions; nothing runs.
+
+        Steps that workers had told of, and that are in no saved state, count as lost.
+        """
         count = len(books[BOOKED[0]])
         for name in BOOKED:
             getattr(self.state.jobs, name)[:count] = books[name]
-        self.state.use.held[:], self.state.use.worked[:] = books["held"], books["worked"]
+        for name, values in books["used"].items():
+            getattr(self.state.use, name)[:] = values
         self.overruns, self.overheads = books["overruns"], Overheads(books["restarts_s"], books["consolidations_s"])
         self.time = self._origin = float(books["time"])
         self._number = 0.0
@@ -225,11 +247,14 @@ class RealRun(Simulation):
         for row, status in enumerate(statuses):
             if status not in ("waiting", "finished"):
                 self.state.reasons[row] = status
+            if status == "waiting" and row < count:
+                self.state.jobs.lost[row] += max(0, books["told"][row] - self.tracker.jobs[row].done)
             if status != "waiting":
                 self.state.jobs.active[row] = False
                 if status == "finished" and np.isnan(self.state.jobs.finish[row]):
                     self.state.jobs.finish[row] = self.time  # it died between the last state and the books
         self.state.drop_finished()
+        restore_rounds(self.log, decisions, self.state.jobs.finish)
 
 
 BOOKED = ("start", "finish", "held_s", "overhead_s", "running_s", "restarts", "lost")

@@ -16,15 +16,15 @@ from ...envs.cluster.estimator import RateEstimator
 from ...envs.cluster.scheduler import begin
 from ...envs.cluster.simulator import drive
 from ...envs.errors import HadopplerError
-from .apart import ask_apart
+from .apart import SlowAnswers, Waiting, ask_apart
 from .checkpoints import Checkpoints
 from .crew import Crew
-from .decisions import FILE as DECISIONS, DecisionLog, read_decisions, replay
+from .decisions import FILE as DECISIONS, Decision, DecisionLog, read_decisions, replay
 from .job_rates import JobRates
 from .job_source import JobSource
 from .live_run import LiveRun
 from .nominal_run import NominalRun
-from .real_run import RealRun, RunParts, RunSettings
+from .real_run import CANCELLED, RealRun, RunParts, RunSettings
 from .store import FINISHED, RunStore, StoreError
 from .tracker import JobTracker
 from .training_job import JobSpec
@@ -45,6 +45,7 @@ class RunOutcome:
         overruns: steps that took longer than the emulated speed allows.
         events: what happened to workers and jobs.
         problems: sentences about what was found broken at the begin.
+        unjudged: id -> why the model of a finished job has no quality.
     """
 
     result: ClusterResult
@@ -54,6 +55,12 @@ class RunOutcome:
     overruns: int
     events: list[dict]
     problems: list[str] = field(default_factory=list)
+    unjudged: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Id -> reason of jobs that failed, found no place, or could not be judged; not of cancelled ones."""
+        return {job: why for job, why in self.result.left_out.items() if why != CANCELLED} | self.unjudged
 
 
 @dataclass
@@ -70,6 +77,7 @@ class Session:
         seed: of the scheduler's draws.
         linger_s: seconds for which a run without jobs waits for more.
         watch: called whenever something happened.
+        tell: told in a sentence which job keeps the run waiting, before it begins and after it ended.
     """
 
     folder: Path
@@ -83,6 +91,7 @@ class Session:
     seed: int = 0
     linger_s: float = 0.0
     watch: Callable[[RealRun], None] | None = None
+    tell: Callable[[str], None] | None = None
 
     def run(self, pairs: Pairs) -> RunOutcome:
         """Run these jobs.
@@ -116,7 +125,8 @@ class Session:
             store.close()
 
     def _drive(self, store: RunStore, pairs: Pairs, resumed: bool) -> RunOutcome:
-        self.rates.prepare(spec for _, spec in pairs)
+        waiting = None if self.tell is None else SlowAnswers(self.tell)
+        self.rates.prepare((spec for _, spec in pairs), waiting)
         self.crew.pace = self.rates.pace
         self.crew.prepare(spec for _, spec in pairs)
         self.crew.wait_for_all()
@@ -140,15 +150,15 @@ class Session:
                     run.halt()
             raise
         finally:
-            decisions.close()
-        quality, wrong = evaluate_jobs(store, tracker.checkpoints)
-        problems = [*self.rates.problems, *problems, *wrong]
+            run.close()
+        quality, unjudged = evaluate_jobs(store, tracker.checkpoints, waiting)
+        problems = [*self.rates.problems, *problems]
         seconds += store.fact("decision_s", 0.0)
         store.write_facts(ended=True, decision_s=seconds)
         result = run.result(self.scheduler.name, seconds)
         took = run.overheads
         return RunOutcome(
-            result, quality, took.restarts_s, took.consolidations_s, run.overruns, store.events(), problems
+            result, quality, took.restarts_s, took.consolidations_s, run.overruns, store.events(), problems, unjudged
         )
 
     def _nominal(self, parts: RunParts, pairs: Pairs, resumed: bool) -> tuple[RealRun, list[str]]:
@@ -186,13 +196,13 @@ class Session:
             outside=source,
         )
         if books is not None:
-            self._remember(estimator)
-            run.restore(books, [stored.status for stored in known])
+            seen = list(read_decisions(self.folder, self.cluster))
+            self._remember(seen, estimator)
+            run.restore(books, [stored.status for stored in known], seen)
         return run, problems
 
-    def _remember(self, estimator: RateEstimator | None) -> None:
+    def _remember(self, seen: Sequence[Decision], estimator: RateEstimator | None) -> None:
         """Let scheduler and estimator go through all that they saw before."""
-        seen = list(read_decisions(self.folder, self.cluster))
         replay(self.scheduler, seen)
         for decision in seen if estimator is not None else ():
             if decision.gangs is not None and decision.measured is not None and estimator is not None:
@@ -211,16 +221,22 @@ class Session:
         begin(self.scheduler, workload, self.cluster, self.rules.round_s, np.random.default_rng(self.seed))
 
 
-def evaluate_jobs(store: RunStore, checkpoints: Checkpoints) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """Quality of all finished jobs on held-out samples, by id, and what went wrong; asked once of each job."""
+def evaluate_jobs(
+    store: RunStore, checkpoints: Checkpoints, waiting: Waiting | None = None
+) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
+    """Quality of all finished jobs on held-out samples, by id, and why others have none; asked once of each job."""
     jobs = store.jobs()
     asked = [row for row, stored in enumerate(jobs) if stored.status == FINISHED and stored.quality is None]
     files = [str(checkpoints.folder / store.checkpoints(row)[0].file) for row in asked]
-    answers = ask_apart([("quality", jobs[row].spec, file) for row, file in zip(asked, files, strict=True)])
+    questions = [("quality", jobs[row].spec, file) for row, file in zip(asked, files, strict=True)]
+    answers = ask_apart(questions, waiting=waiting)
     for row, answer in zip(asked, answers, strict=True):
         if isinstance(answer, dict):
             store.set_quality(row, answer)
     found = {stored.job.id: dict(stored.quality) for stored in store.jobs() if stored.quality is not None}
-    wrong = [answer for answer in answers if isinstance(answer, str)]
-    broken = [name for name, figures in found.items() if not np.isfinite(list(figures.values())).all()]
-    return found, wrong + [f"job {name!r}: a figure of its quality is not finite." for name in broken]
+    unjudged = {jobs[row].job.id: why for row, why in zip(asked, answers, strict=True) if isinstance(why, str)}
+    for name, figures in found.items():
+        broken = [key for key, value in figures.items() if not np.isfinite(value)]
+        if broken:
+            unjudged[name] = f"job {name!r}: {broken[0]} of its quality is {figures[broken[0]]}; expected a number."
+    return found, unjudged

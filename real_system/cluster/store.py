@@ -14,6 +14,7 @@ from ...envs.cluster import Job
 from ...envs.errors import HadopplerError
 from .checkpoints import Checkpoint
 from .training_job import JobSpec
+from .wall_clock import system_seconds
 
 FILE = "run.sqlite"
 SCHEMA = """
@@ -27,7 +28,8 @@ CREATE TABLE checkpoints (
 );
 CREATE TABLE events (number INTEGER PRIMARY KEY AUTOINCREMENT, time REAL, kind TEXT, job TEXT, text TEXT);
 CREATE TABLE requests (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, content TEXT NOT NULL, answer TEXT
+    number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, content TEXT NOT NULL, asked REAL NOT NULL,
+    answer TEXT
 );
 """
 WAITING, FINISHED = "waiting", "finished"
@@ -45,12 +47,14 @@ class Request:
     Attributes:
         number: of the request.
         kind: ``submit`` or ``cancel``.
-        content: what ``requests.py`` wrote.
+        content: of the job that is asked for, by key.
+        asked: when, by the system's clock.
     """
 
     number: int
     kind: str
     content: Mapping[str, Any]
+    asked: float
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class RunStore:
             self._base.execute("PRAGMA synchronous=FULL")
             if create:
                 self._base.executescript(f"BEGIN; {SCHEMA} COMMIT;")
-            self._base.execute("SELECT count(*) FROM jobs, checkpoints, events, requests, facts")
+            self._base.execute("SELECT count(asked) FROM jobs, checkpoints, events, requests, facts")
         except sqlite3.Error as error:
             raise StoreError(f"{self.path}: is not the file of a run, or cannot be written ({error}).") from error
 
@@ -201,15 +205,18 @@ class RunStore:
         """Leave a request for the run; its number."""
         with self._transaction() as base:
             number = base.execute(
-                "INSERT INTO requests (kind, content) VALUES (?, ?)", (kind, json.dumps(dict(content)))
+                "INSERT INTO requests (kind, content, asked) VALUES (?, ?, ?)",
+                (kind, json.dumps(dict(content)), system_seconds()),
             ).lastrowid
         assert number is not None, "a row was inserted"
         return number
 
     def requests(self) -> list[Request]:
         """Requests that were not answered yet."""
-        rows = self._base.execute("SELECT number, kind, content FROM requests WHERE answer IS NULL ORDER BY number")
-        return [Request(number, kind, json.loads(content)) for number, kind, content in rows]
+        rows = self._base.execute(
+            "SELECT number, kind, content, asked FROM requests WHERE answer IS NULL ORDER BY number"
+        )
+        return [Request(number, kind, json.loads(content), asked) for number, kind, content, asked in rows]
 
     def answer(self, number: int, text: str) -> None:
         """A request was dealt with."""

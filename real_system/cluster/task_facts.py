@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...envs.cluster.facts import ModelFacts
@@ -32,14 +32,20 @@ def task_facts(spec: JobSpec) -> ModelFacts:
         TrainingJobError: the job's code failed.
         UnknownNameError, GraphError, MissingExtraError: as ``Learner``.
     """
-    return _count(spec.task, json.dumps(dict(spec.options), sort_keys=True, default=str), spec.batch_size)
+    key = spec.task, json.dumps(dict(spec.options), sort_keys=True, default=str), spec.batch_size
+    if key not in _counted:
+        _counted[key] = _count(replace(spec, steps=1, workers=1, seed=0))
+    return _counted[key]
 
 
-@lru_cache(maxsize=64)
-def _count(task: str, options: str, batch_size: int) -> ModelFacts:
+_counted: dict[tuple[str, str, int], ModelFacts] = {}
+"""By task, options and batch size."""
+
+
+def _count(spec: JobSpec) -> ModelFacts:
     from .learner import Learner
 
-    learner = Learner(JobSpec("facts", task, 1, batch_size=batch_size, options=json.loads(options)))
+    learner, batch_size = Learner(spec), spec.batch_size
     batch = learner.batch(0)
     flops, kept = _forward(learner, batch)
     trained = [parameter for parameter in learner.model.parameters() if parameter.requires_grad]
@@ -50,7 +56,7 @@ def _count(task: str, options: str, batch_size: int) -> ModelFacts:
         input_bytes=sum(_bytes(part) for part in batch) / batch_size,
         parameter_bytes=float(parameter_bytes),
         batch_size=batch_size,
-        source=f"task {task}: counted on one batch; bytes moved: our estimate",
+        source=f"task {spec.task}: counted on one batch; bytes moved: our estimate",
     )
 
 

@@ -6,6 +6,11 @@ import time
 from collections.abc import Callable
 
 
+def system_seconds() -> float:
+    """Seconds since 1970, which all processes of a machine read alike."""
+    return time.time()
+
+
 class WallClock:
     """Seconds of a run, which go on where an interrupted one stopped."""
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
@@ -12,9 +16,10 @@ pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("sklearn", reason="needs scikit-learn")
 
 from hadoppler.real_system.cluster import apart
-from hadoppler.real_system.cluster.apart import Inquiry, ask_apart
+from hadoppler.real_system.cluster.apart import Inquiry, SlowAnswers, ask_apart
 from hadoppler.real_system.cluster.learner import Learner, pack
-from hadoppler.real_system.cluster.training_job import JobSpec
+from hadoppler.real_system.cluster.task_facts import task_facts
+from hadoppler.real_system.cluster.training_job import JobSpec, TrainingJobError
 
 
 def test_answers_come_in_order_whatever_the_code_does(tmp_path: Path) -> None:
@@ -60,6 +65,77 @@ def test_an_inquiry_holds_nobody_up() -> None:
             time.sleep(0.01)
     assert "could not be asked (no more processes)" in inquiry.answers[0]
     assert Inquiry([]).done
+
+
+def _children(pid: int) -> list[int]:
+    """Processes that a process has started, which are there."""
+    return [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
+
+
+def _wait(until: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not until() and time.monotonic() < end:
+        time.sleep(0.05)
+    return until()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at /proc")
+def test_code_that_hangs_is_ended_when_nobody_wants_the_answer() -> None:
+    """An inquiry that is stopped leaves no process, whatever the job's code is doing."""
+    before = set(_children(os.getpid()))
+    inquiry = Inquiry([("facts", JobSpec("Sleepy", "hopeless_jobs:Sleepy", 10), "")])
+    assert _wait(lambda: bool(set(_children(os.getpid())) - before), 20)
+    time.sleep(1.0)
+    assert not inquiry.done
+    inquiry.stop()
+    assert _wait(lambda: inquiry.done and not set(_children(os.getpid())) - before, 5)
+
+
+PROGRAM = """
+import sys, time
+sys.path.append({tests!r})
+from hadoppler.real_system.cluster.apart import Inquiry
+from hadoppler.real_system.cluster.training_job import JobSpec
+inquiry = Inquiry([("facts", JobSpec("Sleepy", "hopeless_jobs:Sleepy", 10), "")])
+time.sleep(100)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at /proc")
+def test_code_that_hangs_ends_with_the_run() -> None:
+    """The coordinator is killed while it asks: the process that was asked notices, and is gone."""
+    program = PROGRAM.format(tests=str(Path(__file__).parents[1]))
+    process = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        assert _wait(lambda: bool(_children(process.pid)), 20)
+        (asked,) = _children(process.pid)
+        time.sleep(4.0)  # it has begun to run the job's code
+        assert Path(f"/proc/{asked}").exists()
+    finally:
+        process.kill()
+        process.wait()
+    assert _wait(lambda: not Path(f"/proc/{asked}").exists() or _is_zombie(asked), 10)
+
+
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_who_takes_long_is_named() -> None:
+    """While it is asked, the job's name is told; again for the next job."""
+    told = list[str]()
+    slow = SlowAnswers(told.append)
+    for name, seconds in (("a", 1), ("a", 5), ("a", 6), ("a", 10), ("b", 2), ("b", 5)):
+        slow(JobSpec(name, "digits", 1), seconds)
+    assert [text.split(":")[0] for text in told] == ["job 'a' (task digits)"] * 2 + ["job 'b' (task digits)"]
+    assert "5 s" in told[0]
+
+
+def test_sentences_name_the_job_that_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two jobs of one broken task, each is named by its own id."""
+    for name in ("first", "second"):
+        with pytest.raises(TrainingJobError, match=f"job '{name}'"):
+            task_facts(JobSpec(name, "hopeless_jobs:Broken", 10))
 
 
 def test_nothing_asked_is_nothing_answered() -> None:

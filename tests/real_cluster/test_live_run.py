@@ -18,12 +18,15 @@ from scripted_session import RULES, Answered, jobs_of, make_session, run_session
 from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, Workload, simulate
 from hadoppler.envs.cluster.cluster import Node
+from hadoppler.envs.cluster.timeline import find_stays, timeline
 from hadoppler.envs.errors import CheckpointError
 from hadoppler.real_system.cluster import job_source
 from hadoppler.real_system.cluster.apart import Question
 from hadoppler.real_system.cluster.decisions import read_decisions, replay
 from hadoppler.real_system.cluster.job_rates import JobRates
 from hadoppler.real_system.cluster.job_source import submit
+from hadoppler.real_system.cluster.messages import Failed
+from hadoppler.real_system.cluster.real_run import RunSettings
 from hadoppler.real_system.cluster.store import RunStore
 
 SCHEDULERS = ("yarn_cs", "tiresias", "srtf", "gavel_max_min", "gavel_makespan", "hadar", "hadar_horizon", "hadare")
@@ -175,7 +178,7 @@ def test_submitted_and_cancelled_jobs(tmp_path: Path) -> None:
 
 
 def test_the_run_goes_on_while_a_new_jobs_code_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for ten seconds, a submitted job comes then; what runs has gone on, and it is not forgotten or doubled."""
+    """Asked for ten seconds, a submitted job begins then, but has waited since it was submitted; what runs goes on."""
     made, workers = make_session(tmp_path, "v100:1 v100:1", "srtf", rates="formula")
     numbers = {}
 
@@ -209,7 +212,9 @@ def test_the_run_goes_on_while_a_new_jobs_code_is_asked(tmp_path: Path, monkeypa
     assert "cancelled before it was taken in" in answers["gone"]
     assert jobs.id == ("j0", "slow")
     assert jobs.finish[0] == pytest.approx(6.0, abs=0.5)
-    assert jobs.arrival[1] == pytest.approx(14.0, abs=0.5)  # heard of at the end of a round, at 4 s
+    assert jobs.arrival[1] == pytest.approx(2.0)
+    assert jobs.start[1] == pytest.approx(14.0, abs=0.5)  # heard of at the end of a round, at 4 s
+    assert any("its code is asked what it needs" in event["text"] for event in outcome.events)
     assert jobs.finished.all()
 
 
@@ -222,8 +227,105 @@ def test_jobs_come_at_their_time(tmp_path: Path) -> None:
     assert jobs.finish[1] == pytest.approx(35.0, abs=0.5)
 
 
+def test_submitted_jobs_keep_their_order(tmp_path: Path) -> None:
+    """One was submitted before the last job came, and is taken in behind it: its arrival is not before that one's."""
+    made, workers = make_session(tmp_path, "v100:1", "srtf")
+    numbers = []
+
+    def ask() -> None:
+        store = RunStore(tmp_path)
+        numbers.append(store.ask("submit", {"task": "digits", "steps": 40}))
+        store.close()
+
+    workers.at(4.5, ask)
+    with virtual_time(workers):
+        outcome = made.run(jobs_of(240, 100, arrival=(0.0, 6.0)))
+    assert outcome.result.jobs.id == ("j0", "j1", f"job-{numbers[0]}")
+    assert outcome.result.jobs.arrival.tolist() == pytest.approx([0.0, 6.0, 6.0])
+    assert outcome.result.jobs.finished.all()
+
+
+def test_use_never_exceeds_all_there_is(tmp_path: Path) -> None:
+    """One fails long after the other ended: its use counts, and so does its time; 30 s of 40 were used."""
+    made, workers = make_session(tmp_path, "v100:1 v100:1", "srtf", settings=RunSettings(save_every=1000, tries=1))
+    workers.kill(1, 20.0)
+    with virtual_time(workers):
+        outcome = made.run(jobs_of(200, 3000))
+    metrics = outcome.result.metrics
+    assert metrics["ttd_s"] == pytest.approx(10.0, abs=0.5)
+    assert outcome.result.left_out["j1"].startswith("failed: 1 times")
+    assert metrics["cru"] == metrics["gru"] == pytest.approx(30 / 40, abs=0.03)
+
+
+def test_the_same_failure_is_told_once(tmp_path: Path) -> None:
+    """Whoever trains it says the same each time: it is told once, before the verdict; the events have all."""
+    made, workers = make_session(tmp_path, "v100:1", "srtf")
+    begin, told = workers._begin, []
+
+    def failing(gang: object) -> None:
+        begin(gang)
+        gang.alive = False
+        sentence = "job 'j0' (task digits): no."
+        workers.at(workers.now + 0.1, lambda: workers._out.append((0, Failed(gang.train.gang, 0, "job", sentence))))
+
+    def watch(run: object) -> None:
+        told[:] = run.notes
+
+    workers._begin, made.watch = failing, watch
+    with virtual_time(workers):
+        outcome = made.run(jobs_of(100))
+    assert [text for text in told if "no." in text] == ["job 'j0': a gang failed: job 'j0' (task digits): no."]
+    assert sum("a gang failed" in event["text"] for event in outcome.events) == 3
+    assert outcome.failed == {
+        "j0": "failed: 3 times without a new checkpoint; the last time: job 'j0' (task digits): no."
+    }
+
+
 class Crash(Exception):
     """The coordinator dies."""
+
+
+def _crash(folder: Path, pairs: list, when: float, **more: object) -> None:
+    """Begin a run whose coordinator is killed."""
+
+    def crash() -> None:
+        raise Crash
+
+    made, workers = make_session(folder, "v100:1 k80:1", "srtf", **more)
+    workers.at(when, crash)
+    with virtual_time(workers), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hadoppler.real_system.cluster.live_run.LiveRun.halt", lambda run: None)
+        with pytest.raises(Crash):
+            made.run(pairs)
+
+
+@pytest.mark.parametrize("rates", ["table", "formula"])
+def test_rounds_before_a_crash_are_in_the_pictures(tmp_path: Path, rates: str) -> None:
+    """Dead at 13.5 s, and resumed: the log begins at 0, and nobody has more than all the workers at any time."""
+    _crash(tmp_path, jobs_of(100, 700, 300), 13.5, rates=rates)
+    outcome, _ = run_session(tmp_path, "v100:1 k80:1", "srtf", [], resume=True, rates=rates)
+    result = outcome.result
+    assert result.metrics["finished"] == 3
+    log = result.rounds
+    assert log.time[0] == 0.0
+    assert log.time == sorted(log.time)
+    assert (log.active[0], log.gangs[0], log.restarts[0]) == (3, 2, 2)
+    stays = find_stays(log)
+    before = (stays.start < 12.0) & (stays.end > stays.start)
+    assert set(stays.job[before].tolist()) == {0, 1, 2}
+    drawn = timeline(result, 2000)
+    assert drawn.busy.max() <= 1 + 1e-9
+    assert (drawn.busy.sum(axis=0) * np.diff(drawn.edges)).sum() == pytest.approx(result.node_held_s.sum(), rel=0.05)
+    assert sum(log.restarts) == result.metrics["restarts"]
+
+
+def test_steps_lost_with_the_run_are_counted(tmp_path: Path) -> None:
+    """20 steps/s, nothing saved, killed at 3.5 s: what was told by 3 s is lost, and counted as such."""
+    settings = RunSettings(save_every=1000)
+    _crash(tmp_path, jobs_of(200), 3.5, settings=settings)
+    outcome, _ = run_session(tmp_path, "v100:1 k80:1", "srtf", [], resume=True, settings=settings)
+    assert outcome.result.jobs.lost_steps[0] == pytest.approx(60, abs=22)
+    assert _states(tmp_path) == {0: 200}
 
 
 def test_a_job_cancelled_before_it_came_does_not_come_after_a_crash(

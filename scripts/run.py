@@ -149,7 +149,7 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
     outcomes = run_all(config, folder, console, choices, workload, cluster)
     rows = run_rows(config, outcomes, workload)
     rejected = [{"line": row.line, "reason": row.reason} for row in workload.rejected]
-    write_results(folder, config, rows, {}, rejected=rejected, jobs=_job_rows(outcomes))
+    write_results(folder, config, rows, _failures(outcomes), rejected=rejected, jobs=_job_rows(outcomes))
     print_run(console, workload, cluster, rows, outcomes, emulated=config.emulate)
     for path in draw_run(folder, outcomes, workload, cluster) if config.pictures else ():
         say(console, f"  {path}")
@@ -180,7 +180,8 @@ def run_all(
     crew = Crew(backend, cluster, rates.pace, quiet_s=config.quiet_s)
     places = folders_of(folder, [choice.row for choice in choices])
     try:
-        say(console, f"{len(backend.slots)} workers start; the run's folder is {folder}")
+        start = "1 worker starts" if len(backend.slots) == 1 else f"{len(backend.slots)} workers start"
+        say(console, f"{start}; the run's folder is {folder}")
         backend.start()
         crew.wait_for_all(told=ReadyLine(console))
         return {
@@ -221,10 +222,16 @@ def run_one(
 
         settings = RunSettings(config.save_every, config.tries)
         more = {"clock": config.clock, "seed": config.seed, "linger_s": config.linger_s, "watch": watch}
+        more["tell"] = lambda text: say(console, f"{choice.row}: {text}")
         session = Session(folder, crew.cluster, choice.make(), crew, rates, rules_of(config), settings, **more)
         outcome = session.resume() if resumed else session.run(pairs)
         tracker.log(numbers(plain(outcome.result.metrics), outcome.result.metrics))
         return outcome
+
+
+def _failures(outcomes: dict[str, RunOutcome]) -> dict[str, str]:
+    """``scheduler: job`` -> why it was not finished, or not judged."""
+    return {f"{name}: {job}": why for name, outcome in outcomes.items() for job, why in outcome.failed.items()}
 
 
 def _job_rows(outcomes: dict[str, RunOutcome]) -> list[dict[str, Any]]:

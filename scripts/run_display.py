@@ -16,6 +16,7 @@ from hadoppler.scripts.report import say
 
 if TYPE_CHECKING:
     from hadoppler.real_system.cluster.real_run import Post, RealRun
+    from hadoppler.real_system.cluster.tracker import TrackedJob
 
 EVERY_S = 5.0
 """Seconds between two plain lines."""
@@ -67,9 +68,8 @@ class RunDisplay:
         for row in rows[:SHOWN]:
             job, rate = run.tracker.jobs[row], _rate(run, row)
             left = f"{job.left / rate:.0f} s" if rate > 0 else ""
-            done = f"{1 - job.left / job.spec.steps:.0%}"
             table.add_row(
-                escape(job.spec.id), escape(job.spec.task), done, f"{rate:.1f}", left, escape(where(run, row))
+                escape(job.spec.id), escape(job.spec.task), done(job), f"{rate:.1f}", left, escape(where(run, row))
             )
         if len(rows) > SHOWN:
             table.caption = f"and {len(rows) - SHOWN} more"
@@ -90,16 +90,21 @@ class RunDisplay:
 
 
 class ReadyLine:
-    """Tells now and then how many workers are ready."""
+    """Tells now and then how many workers are ready, and at last that all are, if it has said anything."""
 
     def __init__(self, console: Console) -> None:
-        self.console, self._next = console, time.monotonic() + EVERY_S
+        self.console, self._next, self._said = console, time.monotonic() + EVERY_S, False
 
     def __call__(self, ready: int, count: int) -> None:
         """So many of so many."""
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + EVERY_S
+        if time.monotonic() >= self._next or (self._said and ready == count):
+            self._next, self._said = time.monotonic() + EVERY_S, ready < count
             self.console.print(f"{ready} of {count} workers are ready", highlight=False)
+
+
+def done(job: TrackedJob) -> str:
+    """Part of a job's steps that are done; 100 % when all are."""
+    return f"{100 * (job.spec.steps - job.left) // job.spec.steps}%"
 
 
 def where(run: RealRun, row: int) -> str:
@@ -134,9 +139,6 @@ def _line(name: str, run: RealRun) -> str:
     """The run in one line."""
     active = run.state.active.tolist()
     finished = int(np.isfinite(run.state.jobs.finish).sum())
-    parts = [
-        f"{run.workload.jobs[row].id} {1 - run.tracker.jobs[row].left / run.tracker.jobs[row].spec.steps:.0%}"
-        for row in active[:8]
-    ]
+    parts = [f"{run.workload.jobs[row].id} {done(run.tracker.jobs[row])}" for row in active[:8]]
     more = f" and {len(active) - 8} more" if len(active) > 8 else ""
     return f"{name} {run.time:6.1f} s: {finished} finished; {', '.join(parts) or 'nobody is there'}{more}"

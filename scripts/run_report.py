@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -71,11 +71,38 @@ def print_run(
     emulated: bool,
 ) -> None:
     """Measured and simulated figures of each scheduler, each job's quality, and what went wrong."""
+    print_figures(console, title_of(workload, cluster, outcomes, emulated=emulated), rows)
+    print_jobs(console, outcomes)
+    for sentence in dict.fromkeys(_sentences(outcomes)):
+        say(console, sentence)
+    for rejected in workload.rejected[:5]:
+        said = f"line {rejected.line} was not used: {rejected.reason}"
+        say(console, said)
+    if len(workload.rejected) > 5:
+        console.print(f"and {len(workload.rejected) - 5} more lines; results.json has all.")
+
+
+def title_of(workload: Workload, cluster: Cluster, outcomes: Mapping[str, RunOutcome], *, emulated: bool) -> str:
+    """What was run on what; jobs that were submitted are counted beside those of the workload."""
     speed = "emulated speeds, by sleeping" if emulated else "as fast as they are"
-    count = max(len(outcome.result.jobs) for outcome in outcomes.values())
-    title = f"{workload.name}: {count} jobs on {cluster.name}, {len(cluster.nodes)} nodes, {speed}"
+    return f"{jobs_of(workload, outcomes)} on {cluster.name}, {counted(len(cluster.nodes), 'node')}, {speed}"
+
+
+def jobs_of(workload: Workload, outcomes: Mapping[str, RunOutcome]) -> str:
+    """The workload's name, and how many jobs came."""
+    more = max(len(outcome.result.jobs) for outcome in outcomes.values()) - len(workload)
+    return f"{workload.name}: {counted(len(workload), 'job')}{f' and {more} submitted' if more > 0 else ''}"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def print_figures(console: Console, title: str, rows: Sequence[Row]) -> None:
+    """Measured and simulated figures of each scheduler; narrow, for terminals of 80 columns."""
     table = Table(title=escape(title))
-    for header in ("scheduler", "", "TTD [s]", "mean JCT", "CRU", "restarts", "done", "overruns"):
+    for header in ("scheduler", "", "TTD\n[s]", "mean JCT\n[s]", "CRU", "re-\nstarts", "done", "over-\nruns"):
         table.add_column(escape(header), justify="left" if header in ("scheduler", "") else "right", no_wrap=True)
     for row in rows:
         for prefix, label in (("", "measured"), ("simulated_", "simulated")):
@@ -83,18 +110,22 @@ def print_run(
                 figures = [f"{row[f'{prefix}{key}']:.3g}" for key in ("ttd_s", "mean_jct_s", "cru", "restarts")]
                 own = [str(row["finished"]), str(row["overruns"])] if not prefix else ["", ""]
                 table.add_row(escape(row["scheduler"]) if not prefix else "", label, *figures, *own)
+    if any(row["left_out"] and "simulated_ttd_s" in row for row in rows):
+        table.caption = "Of jobs that were not finished nothing is simulated."
     console.print(table)
-    print_jobs(console, outcomes)
+
+
+def _sentences(outcomes: Mapping[str, RunOutcome]) -> Iterator[str]:
+    """What went wrong; of a job that failed, its verdict alone."""
     for name, outcome in outcomes.items():
+        left_out = outcome.result.left_out
         for sentence in outcome.problems:
-            say(console, f"{name}: {sentence}")
-        for job, why in outcome.result.left_out.items():
-            say(console, f"{name}: job {job}: {why}")
-    for rejected in workload.rejected[:5]:
-        said = f"line {rejected.line} was not used: {rejected.reason}"
-        say(console, said)
-    if len(workload.rejected) > 5:
-        console.print(f"and {len(workload.rejected) - 5} more lines; results.json has all.")
+            if not any(sentence.startswith(f"job {job!r}") for job in left_out):
+                yield f"{name}: {sentence}"
+        for job, why in left_out.items():
+            yield f"{name}: job {job}: {why}"
+        for why in outcome.unjudged.values():
+            yield f"{name}: not judged: {why}"
 
 
 def print_jobs(console: Console, outcomes: Mapping[str, RunOutcome]) -> None:
@@ -110,6 +141,7 @@ def print_jobs(console: Console, outcomes: Mapping[str, RunOutcome]) -> None:
             jobs = outcome.result.jobs
             number = jobs.id.index(job) if job in jobs.id else -1
             figures = "  ".join(f"{key} {value:.4g}" for key, value in outcome.quality.get(job, {}).items())
+            figures = "not judged" if job in outcome.unjudged else figures
             done = number >= 0 and not math.isnan(jobs.jct[number])
             cells.append(f"{jobs.jct[number]:.1f}  {figures}" if done else "")
         table.add_row(escape(job), *map(escape, cells))
@@ -124,4 +156,4 @@ def draw_run(folder: Path, outcomes: Mapping[str, RunOutcome], workload: Workloa
     jct = {name: result.jobs.jct[result.jobs.finished].tolist() for name, result in results.items()}
     drawn = {name: timeline(result) for name, result in results.items() if len(result.rounds)}
     names = {name: list(result.jobs.id) for name, result in results.items()}
-    return draw_world(folder, f"{workload.name} on {cluster.name}, measured", jct, drawn, names)
+    return draw_world(folder, f"{jobs_of(workload, outcomes)} on {cluster.name}, measured", jct, drawn, names)

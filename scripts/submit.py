@@ -43,15 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(config: DictConfig) -> None:
     """Ask, and wait for the answer."""
-    from hadoppler.real_system.cluster.job_source import read_submitted, submit
+    from hadoppler.real_system.cluster.job_source import read_submitted, submit, submitted_id
 
     folder = running_folder(Path(config.run))
     given: Any = OmegaConf.to_container(config, resolve=True)
     job = {key: value for key, value in given.items() if key not in ("run", "wait_s") and value is not None}
     read_submitted(job, "job", 0)
-    done = wait_for_answer(folder, submit(folder, job), config.wait_s)
+    number = submit(folder, job)
+    done = wait_for_answer(folder, number, config.wait_s)
     said = "the run has taken it" if done else f"the run has not answered within {config.wait_s:g} s; it will"
-    say(Console(), f"{config.task}, {config.steps} steps: {said}.")
+    say(Console(), f"job {submitted_id(number, job)} ({config.task}, {config.steps} steps): {said}.")
 
 
 if __name__ == "__main__":

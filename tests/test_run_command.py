@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
@@ -14,8 +15,15 @@ import pytest
 pytest.importorskip("torch", reason="needs torch")
 pytest.importorskip("sklearn", reason="needs scikit-learn")
 
+from rich.console import Console
+
 from hadoppler.real_system.cluster.store import FILE, FINISHED, RunStore
+from hadoppler.real_system.cluster.tracker import TrackedJob
+from hadoppler.real_system.cluster.training_job import JobSpec
 from hadoppler.scripts.cli import main
+from hadoppler.scripts.run_display import ReadyLine, done
+from hadoppler.scripts.run_report import counted
+from hadoppler.scripts.run_state import read_status
 
 SMALL = ["workload.tasks=[diabetes]", "base_s=0.01", "round_s=1", "cluster=parse", "cluster.text=node:1x2"]
 
@@ -41,7 +49,7 @@ def test_two_schedulers_measured_and_simulated(tmp_path: Path, capsys: pytest.Ca
     assert "emulated speeds, by sleeping" in capsys.readouterr().out
 
 
-def test_a_run_that_is_killed_goes_on_and_takes_jobs(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_goes_on_and_takes_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Killed while its workers train, resumed, and given one more job: steps are exact, nothing is left running."""
     words = [*SMALL, "workload.jobs=2", "workload.steps=[600,600]", "scheduler=[hadare]", "save_every=50", "linger_s=4"]
     program = "import sys; from hadoppler.scripts.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -55,12 +63,19 @@ def test_a_run_that_is_killed_goes_on_and_takes_jobs(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     again = subprocess.Popen([*command[:3], "run", f"resume={tmp_path}"], stdout=subprocess.DEVNULL)
-    time.sleep(3.0)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and read_status(tmp_path).get("state") != "running":
+        time.sleep(0.1)
     for pid in workers:
         assert (
             not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/status").read_text().split("State:")[1][:5]
         )
+    capsys.readouterr()
     assert main(["submit", f"run={tmp_path}", "task=diabetes", "steps=120", "id=late"]) == 0
+    assert main(["submit", f"run={tmp_path}", "task=diabetes", "steps=100", "wait_s=0"]) == 0
+    said = capsys.readouterr().out
+    assert "job late (diabetes, 120 steps): the run has" in said
+    assert "job job-2 (diabetes, 100 steps): the run has" in said
     assert main(["submit", f"run={tmp_path}", "task=nonsense", "steps=120"]) == 2
     assert main(["cancel", f"run={tmp_path}", "id=nobody"]) == 2
     assert again.wait(60) == 0
@@ -69,8 +84,10 @@ def test_a_run_that_is_killed_goes_on_and_takes_jobs(tmp_path: Path) -> None:
         (FINISHED, 600),
         (FINISHED, 600),
         (FINISHED, 120),
+        (FINISHED, 100),
     ]
-    assert _results(tmp_path)["rows"][0]["finished"] == 3
+    assert [stored.job.id for stored in store.jobs()][2:] == ["late", "job-2"]
+    assert _results(tmp_path)["rows"][0]["finished"] == 4
     assert main(["submit", f"run={tmp_path}", "task=diabetes", "steps=120"]) == 2
     assert main(["run", f"resume={tmp_path}"]) == 2
     assert main(["run", f"resume={tmp_path}", "seed=5"]) == 2
@@ -82,7 +99,8 @@ def test_bad_jobs_do_not_end_the_run_of_others(
     """Code that raises, ends its process, or fails in evaluate: each is told, the good job is finished and judged."""
     monkeypatch.setenv("COLUMNS", "80")
     text = "arrival,workers,model,steps\n0,1,diabetes,60\n0,1,hopeless_jobs:Broken,60\n0,1,hopeless_jobs:Deadly,60\n"
-    (tmp_path / "tasks.csv").write_text(text + "0,1,hopeless_jobs:Unjudged,20\n")
+    more = "0,1,hopeless_jobs:Unjudged,20\n0,1,hopeless_jobs:Undecided,20\n"
+    (tmp_path / "tasks.csv").write_text(text + more)
     words = ["workload=jobs_file", f"workload.path={tmp_path / 'tasks.csv'}", *SMALL[1:], "scheduler=[srtf]"]
     assert main(["run", *words, "cluster=parse", "cluster.text=v100:1 k80:1", f"hydra.run.dir={tmp_path / 'run'}"]) == 0
     jobs = {job["kind"].split()[0]: job for job in _results(tmp_path / "run")["jobs"]}
@@ -91,10 +109,51 @@ def test_bad_jobs_do_not_end_the_run_of_others(
     assert "no such thing" in jobs["hopeless_jobs:Broken"]["status"]
     assert "SIGKILL" in jobs["hopeless_jobs:Deadly"]["status"]
     said = capsys.readouterr().out
-    assert "no figures" in said
     assert "a gang was lost" in said
+    assert said.count("no such thing") == 2  # as it happened, and as the verdict
     row = next(line for line in said.splitlines() if "measured" in line)
-    assert [cell.strip() for cell in row.split("│")][-3] == "2"  # finished jobs, under their header
+    assert [cell.strip() for cell in row.split("│")][-3] == "3"  # finished jobs, under their header
+    assert "mean JCT" in said
+    assert "…" not in said
+    assert said.count("not judged") == 4  # in their cells, and with the reason
+    failed = _results(tmp_path / "run")["failed"]
+    assert {name.removeprefix("srtf: "): why for name, why in failed.items()} == {
+        job["id"]: job["status"] for job in jobs.values() if job["status"] != "finished"
+    } | {"job5": failed["srtf: job5"], "job6": failed["srtf: job6"]}
+    assert "no figures" in failed["srtf: job5"]
+    assert "accuracy of its quality is nan" in failed["srtf: job6"]
+
+
+def test_a_job_that_hangs_at_the_start_ends_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its data never come: no worker waits for them before the run begins, the other job is finished, it is named."""
+    (tmp_path / "tasks.csv").write_text(
+        "id,arrival,workers,model,steps\nslow,0,1,hopeless_jobs:Sleepy,60\ngood,0,1,diabetes,60\n"
+    )
+    words = ["workload=jobs_file", f"workload.path={tmp_path / 'tasks.csv'}", *SMALL[1:], "scheduler=[srtf]"]
+    words += ["rates=table", "quiet_s=4", "tries=1", "pictures=false"]
+    begin = time.monotonic()
+    assert main(["run", *words, f"hydra.run.dir={tmp_path / 'run'}"]) == 0
+    assert time.monotonic() - begin < 45
+    results = _results(tmp_path / "run")
+    assert {job["id"]: job["status"] == "finished" for job in results["jobs"]} == {"slow": False, "good": True}
+    assert "said nothing for 4 s" in results["failed"]["srtf: slow"]
+    assert results["rows"][0]["cru"] <= 1
+    assert "job slow: failed: 1 times" in capsys.readouterr().out
+
+
+def test_what_is_said_of_workers_and_jobs() -> None:
+    """Workers: nothing if all are there soon, else the count, up to all. Jobs: never 100 % before the last step."""
+    console = Console(file=io.StringIO(), width=80)
+    line = ReadyLine(console)
+    line(3, 3)
+    assert console.file.getvalue() == ""
+    line._next = 0.0
+    for ready in (1, 2, 3, 3):
+        line(ready, 3)
+    assert console.file.getvalue() == "1 of 3 workers are ready\n3 of 3 workers are ready\n"
+    spec = JobSpec("a", "digits", 1000)
+    assert [done(TrackedJob(spec, steps)) for steps in (0, 9, 999, 1000)] == ["0%", "0%", "99%", "100%"]
+    assert [counted(number, "job") for number in (1, 2)] == ["1 job", "2 jobs"]
 
 
 def test_schedulers_that_have_ended_are_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,4 +248,6 @@ def test_rows_that_cannot_be_used_are_told(
     results = _results(tmp_path / "run")
     assert [row["line"] for row in results["rejected"]] == [3, 4]
     assert results["rows"][0]["finished"] == 1
-    assert "line 3 was not used" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "line 3 was not used" in said
+    assert "tasks: 1 job on" in said

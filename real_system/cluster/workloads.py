@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from ...envs.cluster import Job, ThroughputTable, Workload, read_workload
-from ...envs.cluster.job import join_kind
+from ...envs.cluster.job import join_kind, split_kind
+from ...envs.cluster.traces.rows import numbered_dicts, whole
+from ...envs.cluster.workload import Rejected
 from ...envs.errors import HadopplerError, TraceError
 from .training_job import JobSpec, TrainingJobError, make_training_job
 
@@ -72,26 +73,70 @@ def task_workload(
 def file_workload(path: str | Path, *, seed: int = 0) -> Workload:
     """Jobs of a CSV with the columns ``arrival`` [s], ``workers``, ``model`` (a task) and ``steps``.
 
-    ``id``, ``batch_size`` and ``weight`` may stand there, too. Rows that cannot be used are listed in ``rejected``.
+    ``id``, ``batch_size`` and ``weight`` may stand there, too. Rows that cannot be used are in ``rejected``, also those
+    whose task cannot be made, whose numbers are not whole, or whose id another row has.
 
     Raises:
-        TraceError: the file cannot be read, or has no usable row.
+        TraceError: the file cannot be read, lacks a column, or has no usable row.
     """
     path = Path(path)
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read ({error}); give a CSV of jobs.") from error
-    rows = list(csv.DictReader(line for line in lines if line.strip() and not line.lstrip().startswith("#")))
-    kinds = [join_kind((row.get("model") or "").strip(), _whole(row.get("batch_size"))) for row in rows]
-    if not any(kinds):
-        raise TraceError(f"{path}: no row has a model; expected the columns arrival, workers, model and steps.")
-    known = [kind for kind in dict.fromkeys(kinds) if kind]
-    return read_workload(path, _any_table(known), format="csv", seed=seed)
+    lines = [line if not line.lstrip().startswith("#") else "" for line in lines]
+    rows = dict(numbered_dicts(lines, path, ("arrival", "workers", "model", "steps")))
+    checks = RowChecks()
+    faults = {line: fault for line, row in rows.items() if (fault := checks.fault(line, row))}
+    kinds = [join_kind(*_kind_of(row)) for line, row in rows.items() if line not in faults]
+    found = read_workload(path, _any_table(kinds), format="csv", seed=seed) if kinds else Workload(())
+    jobs = tuple(job for job in found.jobs if job.line not in faults)
+    if not jobs:
+        first = next(iter([*(f"line {line}: {fault}" for line, fault in faults.items()), "it has none"]))
+        raise TraceError(f"{path}: none of its {len(rows)} rows is a usable job; {first.rstrip('.')}.")
+    rejected = {row.line: row for row in found.rejected}
+    rejected |= {line: Rejected(line, fault.rstrip("."), str(rows[line])[:200]) for line, fault in faults.items()}
+    return replace(found, jobs=jobs, rejected=tuple(rejected[line] for line in sorted(rejected)))
 
 
-def _whole(text: str | None) -> int | None:
-    return int(text) if text and text.strip().isdigit() else None
+@dataclass
+class RowChecks:
+    """What real jobs must tell beyond those that are only simulated."""
+
+    _ids: dict[str, int] = field(default_factory=dict)
+    _tasks: dict[str, str] = field(default_factory=dict)
+
+    def fault(self, line: int, row: Mapping[str, str]) -> str:
+        """Why a row cannot be used; an empty text if it can, as far as is checked here."""
+        first = self._ids.setdefault(row["id"], line) if row.get("id") else line
+        task, _ = _kind_of(row)
+        if not task:
+            return "it has no model; name a task, such as digits, or a class of your own as package.module:Class"
+        if fault := self._task_fault(task):
+            return fault
+        for name, empty in (("steps", ""), ("batch_size", ", or nothing for the task's own")):
+            text = row.get(name, "")
+            if (text or not empty) and (whole(text) or 0) < 1:
+                return f"its {name} is {text!r}; expected a whole number from 1 up{empty}"
+        if first != line:
+            return f"its id {row['id']!r} stands in line {first}, too; give each job its own"
+        return ""
+
+    def _task_fault(self, task: str) -> str:
+        """Why a task cannot be made; an empty text if it can."""
+        if task not in self._tasks:
+            self._tasks[task] = ""
+            try:
+                make_training_job(task)
+            except HadopplerError as error:
+                self._tasks[task] = str(error)
+        return self._tasks[task]
+
+
+def _kind_of(row: Mapping[str, str]) -> tuple[str, int | None]:
+    """Task and batch size of a row."""
+    task, batch = split_kind(row["model"])
+    return task, whole(row.get("batch_size")) or batch
 
 
 def _any_table(kinds: Iterable[str]) -> ThroughputTable:

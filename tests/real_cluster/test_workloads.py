@@ -53,11 +53,39 @@ def test_jobs_of_a_file(tmp_path: Path) -> None:
     ]
     assert [job.batch_size for job, _ in pairs] == [32, 16]
     path.write_text("id,arrival,workers,model,steps\na,0,1,nonsense,100\n")
-    with pytest.raises(TrainingJobError, match=r"line 2: job 'a': no training task is called 'nonsense'"):
-        pair_jobs(file_workload(path))
-    path.write_text("arrival,workers\n0,1\n")
-    with pytest.raises(TraceError, match="no row has a model"):
+    with pytest.raises(TraceError, match=r"none of its 1 rows .* line 2: no training task is called 'nonsense'"):
         file_workload(path)
+    with pytest.raises(TrainingJobError, match=r"job '0-nonsense': no training task is called 'nonsense'"):
+        pair_jobs(task_workload(tasks=("nonsense",)))
+    for text in ("arrival,workers\n0,1\n", ""):
+        path.write_text(text)
+        with pytest.raises(TraceError, match=r"the column '(model|arrival)' is missing"):
+            file_workload(path)
+    path.write_text("arrival,workers,model,steps\n")
+    with pytest.raises(TraceError, match="none of its 0 rows"):
+        file_workload(path)
+
+
+def test_rows_that_real_jobs_cannot_be_made_of(tmp_path: Path) -> None:
+    """Each is left out with its line and the reason, all at once; the others are run under their own names."""
+    path = tmp_path / "tasks.csv"
+    bad = {
+        "half,0,1,digits,,10.5": "its steps is '10.5'; expected a whole number from 1 up",
+        "none,0,1,digits,,": "its steps is ''",
+        "empty,0,1,digits,0,10": "its batch_size is '0'; expected a whole number from 1 up, or nothing",
+        "good,0,1,digits,,20": "its id 'good' stands in line 2, too",
+        "nameless,0,1,,,20": "it has no model; name a task",
+        "wrong,0,1,nonsense,,20": "no training task is called 'nonsense'",
+        "other,0,1,pathlib:Path,,20": "expected a TrainingJob",
+        "late,x,1,digits,,20": "its arrival is 'x'",
+    }
+    path.write_text("\n".join(["id,arrival,workers,model,batch_size,steps", "good,0,1,digits,,10", "# no job", *bad]))
+    workload = file_workload(path)
+    assert [(job.id, job.steps) for job in workload.jobs] == [("good", 10)]
+    assert [row.line for row in workload.rejected] == [4 + number for number in range(len(bad))]
+    for row, reason in zip(workload.rejected, bad.values(), strict=True):
+        assert reason in row.reason
+    assert (workload.rows_read, workload.rows_used) == (9, 1)
 
 
 def test_emulated_rates_and_first_estimates() -> None:

@@ -112,13 +112,17 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
     workload = worlds[seeds[0]][0]
     failures, defects = write_failures(folder, outcomes)
     rejected = [asdict(row) for row in workload.rejected]
-    write_results(folder, config, rows, failures, summary=lines, rejected=rejected, notes=list(workload.notes))
+    notes = [*workload.notes, *workload.throughputs.speed_notes(worlds[seeds[0]][1])]
+    write_results(folder, config, rows, failures, summary=lines, rejected=rejected, notes=notes)
     print_table(console, [world[:2] for world in worlds.values()], lines)
-    print_remarks(console, workload, outcomes)
+    print_remarks(console, worlds[seeds[0]][:2], outcomes)
     for path in written:
         console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
     if defects:
         raise CommandError(f"the runs that failed: {', '.join(defects)}; the others' results are complete.")
+    if not any(row["finished"] for row in rows):
+        way = f"give more than max_rounds={config.max_rounds}" if config.max_rounds else "the remarks above say why"
+        raise CommandError(f"no job was finished under any scheduler, so there are no figures; {way}.")
     return rows
 
 
@@ -146,15 +150,17 @@ def check_numbers(config: DictConfig) -> None:
 
 
 def chosen_seeds(config: DictConfig) -> list[int]:
-    """The seeds, each once.
+    """The seeds.
 
     Raises:
-        CommandError: they are no whole numbers from 0 up.
+        CommandError: they are no whole numbers from 0 up, or one stands there twice.
     """
     given = config.seeds if OmegaConf.is_list(config.seeds) else [config.seeds]
     if not given or any(isinstance(seed, bool) or not isinstance(seed, int) or seed < 0 for seed in given):
         raise CommandError(f"seeds is {config.seeds}; expected whole numbers from 0 up, such as seeds=[0,1,2].")
-    return list(dict.fromkeys(given))
+    if twice := [seed for seed in dict.fromkeys(given) if list(given).count(seed) > 1]:
+        raise CommandError(f"seeds is {config.seeds}, with {twice[0]} more than once; give each seed once.")
+    return list(given)
 
 
 def chosen_schedulers(config: DictConfig) -> list[Choice]:

@@ -40,6 +40,7 @@ def summarise(rows: Sequence[Row], reference: str) -> list[dict[str, Any]]:
                 "reference": reference,
                 "seeds": list(mine),
                 **{key: fmean(row[key] for row in mine.values()) for key in AVERAGED},
+                **{key: fmean(row[key] for row in mine.values()) for key in WHERE_ASKED if key in rows[0]},
                 **{f"{key}_deviation": _deviation([row[key] for row in mine.values()]) for key in SPREAD},
                 "ratio_ttd": _ratio(both, mine, theirs, "ttd_s"),
                 "ratio_jct": _ratio(both, mine, theirs, "mean_jct_s"),
@@ -51,6 +52,8 @@ def summarise(rows: Sequence[Row], reference: str) -> list[dict[str, Any]]:
     return lines
 
 
+WHERE_ASKED = ("failures", "slo_met")
+"""Figures that a world may have; all rows have them then, and none otherwise."""
 SPREAD = ("ttd_s", "mean_jct_s")
 """Figures whose standard deviation over the seeds is given."""
 
@@ -72,7 +75,7 @@ def print_table(console: Console, worlds: Sequence[tuple[Workload, Cluster]], li
     longest = max((line["ttd_s"] for line in lines if math.isfinite(line["ttd_s"])), default=0.0)
     unit, label = time_unit(longest)
     names = [escape(line["scheduler"]) + " *" * bool(line["left_out"]) for line in lines]
-    columns = [(header, [_cell(line, key, unit) for line in lines]) for header, key in _columns(label)]
+    columns = [(header, [_cell(line, key, unit) for line in lines]) for header, key in _columns(label, lines[0])]
     say(console, _title(worlds))
     for group in pack_columns(columns, console.width - max(map(len, ["scheduler", *names])) - 4):
         table = Table()
@@ -96,8 +99,10 @@ def _title(worlds: Sequence[tuple[Workload, Cluster]]) -> str:
     return title + (f"; means over {len(worlds)} seeds" if len(worlds) > 1 else "")
 
 
-def _columns(unit: str) -> list[tuple[str, str]]:
-    """Header and key of every column."""
+def _columns(unit: str, line: Row) -> list[tuple[str, str]]:
+    """Header and key of every column; those of failures and of wanted completion times where a line has them."""
+    failed = [("node\nfailures", "failures"), ("lost\nsteps", "lost_steps")] if "failures" in line else []
+    wanted = [("SLO\nmet", "slo_met")] if "slo_met" in line else []
     return [
         (f"TTD\n[{unit}]", "ttd_s"),
         ("TTD\n/ ref", "ratio_ttd"),
@@ -109,9 +114,12 @@ def _columns(unit: str) -> list[tuple[str, str]]:
         (f"queued\n[{unit}]", "queueing_s"),
         (f"longest\nwait [{unit}]", "max_waiting_s"),
         ("FTF\n", "ftf"),
+        ("worst\nFTF", "max_ftf"),
+        *wanted,
         ("GRU\n", "gru"),
         ("CRU\n", "cru"),
         ("restarts\n", "restarts"),
+        *failed,
         ("decision\n[ms]", "decision_ms"),
     ]
 
@@ -123,9 +131,10 @@ def _cell(line: Row, key: str, unit: float) -> str:
         value = line[key] / unit if key.endswith("_s") else line[key]
     if not math.isfinite(value):
         return "-"
-    if key == "restarts":
+    if key in ("restarts", "failures", "lost_steps"):
         return f"{value:.0f}"
-    text = f"{value:.3f}" if key.startswith("ratio_") or key in ("ftf", "gru", "cru") else f"{value:.4g}"
+    shares = ("ftf", "max_ftf", "gru", "cru", "slo_met")
+    text = f"{value:.3f}" if key.startswith("ratio_") or key in shares else f"{value:.4g}"
     deviation = line.get(f"{key}_deviation")
     return text if deviation is None else f"{text} ±{deviation / unit:.2g}"
 
@@ -141,13 +150,19 @@ def _print_legend(console: Console, lines: Sequence[Row]) -> None:
     say(console, f"bound: linear programs that no schedule beats ({bounds}).")
     if seeds > 1:
         say(console, "±: standard deviation over the seeds; ratios are of means over the same seeds.")
+    say(console, "FTF: completion time / time on an equal share of every GPU type; below 1 is better than that.")
+    if any("slo_met" in line for line in lines):
+        say(console, "SLO met: part of the jobs with a wanted completion time that kept it; unfinished ones did not.")
     if any(line["left_out"] for line in lines):
         say(console, "* some jobs are in no figure; the list below says which.")
 
 
-def print_remarks(console: Console, workload: Workload, outcomes: Sequence[tuple[Task, Outcome]]) -> None:
+def print_remarks(console: Console, world: tuple[Workload, Cluster], outcomes: Sequence[tuple[Task, Outcome]]) -> None:
     """Where rates come from, rows of the trace that were rejected, jobs that were left out, runs that failed."""
+    workload, cluster = world
     say(console, f"Throughputs: {workload.throughputs.source}.")
+    for note in workload.throughputs.speed_notes(cluster):
+        say(console, f"Cluster: {note}.")
     estimates = outcomes[0][0].rules.get("estimates")
     if estimates is not None:
         say(console, f"Schedulers were shown estimates ({estimates.source}), corrected by what was measured.")

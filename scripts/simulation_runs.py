@@ -184,6 +184,7 @@ def make_row(task: Task, scheduler: Scheduler, result: ClusterResult) -> dict[st
         **counts,
         "unfinished": len(status) - sum(counts.values()),
         "rejected_rows": len(task.workload.rejected),
+        **_where_asked(task, result),
         "ttd_bound_s": bound,
         "bound": kind,
         "ratio_bound": ttd / bound if 0 < bound < math.inf else math.nan,
@@ -191,6 +192,16 @@ def make_row(task: Task, scheduler: Scheduler, result: ClusterResult) -> dict[st
         "decisions": int(result.extra.get("solves", len(result.rounds))),
         **{key: result.extra[key] for key in ("makespan_s", "rounds", "utilisation") if key in result.extra},
     }
+
+
+def _where_asked(task: Task, result: ClusterResult) -> dict[str, Any]:
+    """Figures of worlds whose nodes fail, and of jobs with a wanted completion time."""
+    found: dict[str, Any] = {}
+    if task.failures:
+        found["failures"] = sum(event.action == "fail" and event.time < result.rounds.end for event in task.failures)
+    if any(job.slo is not None for job in task.workload.jobs):
+        found["slo_met"] = result.metrics.get("slo_met", 0.0)
+    return found
 
 
 def find_bound(scheduler: Scheduler, result: ClusterResult, spread: bool) -> tuple[str, float]:

@@ -86,17 +86,19 @@ class Cluster:
         return self.capacity.sum(axis=0)
 
     @classmethod
-    def parse(cls, text: str, name: str | None = None) -> Cluster:
+    def parse(cls, text: str, name: str | None = None, relative_speed: Mapping[str, float] | None = None) -> Cluster:
         """Read ``TYPE:GPUS`` terms, each with ``xNODES`` behind it (1 by default), between spaces.
 
         ``v100:4x5 k80:8`` is five nodes of 4 V100 and one of 8 K80; ``v100:2+k80:2x3`` is three
         nodes with both. A built-in name (``headline``, ``aws_like``, ``lab_like``, ``equal5``) works too.
+        ``relative_speed`` is for types that a throughput table lacks.
 
         Raises:
-            ClusterError: a term does not read so; it is named.
+            ClusterError: a term does not read so, or a relative speed is unusable; it is named.
         """
         if text.strip() in BUILT_IN:
-            return cls.built_in(text.strip())
+            found = cls.built_in(text.strip())
+            return cls(found.nodes, found.name, {**found.relative_speed, **_read_speeds(relative_speed, text)})
         nodes: list[Node] = []
         for term in text.replace(",", " ").split():
             match = _TERM.match(term)
@@ -110,7 +112,7 @@ class Cluster:
                 gpus[kind] = gpus.get(kind, 0) + int(count)
             first = len(nodes)
             nodes.extend(Node(f"n{first + i}", gpus) for i in range(int(match["nodes"] or 1)))
-        return cls(tuple(nodes), name or text.strip())
+        return cls(tuple(nodes), name or text.strip(), _read_speeds(relative_speed, text))
 
     @classmethod
     def built_in(cls, name: str) -> Cluster:
@@ -150,10 +152,7 @@ class Cluster:
         nodes: list[Node] = []
         for position, entry in enumerate(entries):
             nodes.extend(_read_node(entry, len(nodes), f"{where}, node {position}"))
-        speeds = values.get("relative_speed") or {}
-        if not isinstance(speeds, Mapping):
-            raise ClusterError(f"{where}: relative_speed is {speeds!r}; expected GPU types with their speeds.")
-        return cls(tuple(nodes), str(values.get("name", where)), {str(k): float(v) for k, v in speeds.items()})
+        return cls(tuple(nodes), str(values.get("name", where)), _read_speeds(values.get("relative_speed"), where))
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Cluster:
@@ -180,6 +179,15 @@ BUILT_IN: dict[str, str | tuple[float, ...]] = {
     "equal5": (1.0,) * 5,
 }
 """Clusters by name: the text of ``Cluster.parse``, or relative speeds of one-GPU nodes."""
+
+
+def _read_speeds(speeds: Any, where: str) -> dict[str, float]:
+    if not isinstance(speeds or {}, Mapping):
+        raise ClusterError(f"{where}: relative_speed is {speeds!r}; expected GPU types with their speeds.")
+    try:
+        return {str(kind): float(speed) for kind, speed in (speeds or {}).items()}
+    except (TypeError, ValueError) as error:
+        raise ClusterError(f"{where}: relative_speed is {speeds!r}; expected a number for each GPU type.") from error
 
 
 def _read_node(entry: Any, number: int, where: str) -> list[Node]:

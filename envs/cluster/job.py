@@ -23,7 +23,7 @@ class Job:
         model: with ``batch_size`` and ``workers`` the key into the throughput table.
         batch_size: samples a step; None where the table tells no batch sizes apart.
         weight: priority; 1 is normal, more is more urgent.
-        slo: wanted completion time as a multiple of the job's duration; None for none.
+        slo: wanted completion time as a multiple of the job's duration alone on its fastest type; None for none.
         line: row of the trace that it comes from, counted from 1; 0 where there is none.
     """
 
@@ -45,6 +45,8 @@ class Job:
             raise TraceError(f"job {self.id!r}: workers is {self.workers}; expected a whole number from 1 up.")
         if self.batch_size is not None and self.batch_size < 1:
             raise TraceError(f"job {self.id!r}: batch_size is {self.batch_size}; expected a whole number from 1 up.")
+        if self.slo is not None and not (math.isfinite(self.slo) and self.slo > 0):
+            raise TraceError(f"job {self.id!r}: slo is {self.slo:g}; expected a multiple of its duration above 0.")
         if not (math.isfinite(self.steps) and self.steps > 0):
             raise TraceError(f"job {self.id!r}: steps is {self.steps}; expected a number above 0.")
 

@@ -209,9 +209,14 @@ class ThroughputTable:
             elif gpu_type in cluster.relative_speed:
                 factor[position] = cluster.relative_speed[gpu_type]
             else:
+                near = same_but_case(gpu_type, self.types)
+                ways = (
+                    "add its rates (workload.throughputs=FILE), or give relative_speed, the share of the rate on "
+                    f"{self.types[0]}: in the cluster's file, or as 'cluster.relative_speed={{{gpu_type}: 1.5}}'"
+                )
                 raise ThroughputError(
                     f"cluster {cluster.name}: the throughput table ({self.source or 'unnamed'}) has no GPU type "
-                    f"{gpu_type!r}, only {', '.join(self.types)}; add its rates, or give its relative_speed."
+                    f"{gpu_type!r}, only {', '.join(self.types)}; {f'did you mean {near}?' if near else f'{ways}.'}"
                 )
         pairs = [(job.kind, job.workers) for job in jobs]
         number = {pair: position for position, pair in enumerate(dict.fromkeys(pairs))}
@@ -219,16 +224,35 @@ class ThroughputTable:
         chosen = table[[number[pair] for pair in pairs]][:, :, column] * factor
         return np.ascontiguousarray(chosen[:, 0]), np.ascontiguousarray(chosen[:, 1])
 
-    def reference_rate(self, kind: str, workers: int) -> float:
-        """Steps/s on the first type that the job fits; recorded durations become steps with it.
+    def speed_notes(self, cluster: Cluster) -> list[str]:
+        """For reports: which of the cluster's relative speeds stand for rates, and which do not count."""
+        given = cluster.relative_speed
+        used = [f"{kind} {speed:g}" for kind, speed in given.items() if kind not in self.types]
+        notes = [f"rates as multiples of those on {self.types[0]}: {', '.join(used)}"] if used else []
+        if measured := [kind for kind in given if kind in self.types]:
+            notes.append(f"relative_speed of {', '.join(measured)} is not used: the table has measured rates")
+        return notes
+
+    def reference_rate(self, kind: str, workers: int, gpu_type: str | None = None) -> float:
+        """Steps/s on a type, or on the first that the job fits; recorded durations become steps with it.
 
         Raises:
             ThroughputError: the table does not know the kind, or has no positive rate for it.
         """
         rates = self.job_rates(kind, workers)[0]
+        if gpu_type is not None:
+            rates = rates[[self.types.index(gpu_type)]]
         if not (rates > 0).any():
-            raise ThroughputError(f"the throughput table has no positive rate of {kind!r} with {workers} workers.")
+            where = "" if gpu_type is None else f" on {gpu_type}"
+            raise ThroughputError(
+                f"the throughput table has no positive rate of {kind!r} with {workers} workers{where}."
+            )
         return float(rates[np.argmax(rates > 0)])
+
+
+def same_but_case(name: str, known: Iterable[str]) -> str | None:
+    """The known name that differs from one in small and capital letters only; None if there is none."""
+    return next((other for other in known if other.lower() == name.lower()), None)
 
 
 @lru_cache(maxsize=4)

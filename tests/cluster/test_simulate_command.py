@@ -173,11 +173,13 @@ def test_a_row_of_ones_own_and_reasons() -> None:
     assert all(float(row["price"]) == 0 and float(row["payoff"]) > 0 for row in rounds if row["scheduler"] == "hadar")
 
 
-def test_a_narrow_terminal_gets_two_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_narrow_terminal_gets_several_tables(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     run(*QUICK)
     text = capsys.readouterr().out
-    assert text.count("┏") == 2
+    assert text.count("┏") == 3
     assert "…" not in text
 
 
@@ -189,7 +191,11 @@ def test_rejected_rows_and_jobs_that_are_left_out_are_told(tmp_path: Path, capsy
     file = ["workload=trace", "workload.path=mine.csv", "cluster=file", "cluster.path=mine.yaml"]
     results, folder = run(*file, "scheduler=[srtf,gavel,hadar]", "max_rounds=7", "pictures=false")
     assert [(row["line"], row["reason"]) for row in results["rejected"]] == [
-        (5, "it asks no GPU"), (7, "the throughput table has no 'NoSuchNet'")
+        (5, "it asks no GPU"),
+        (
+            7, "the throughput table has no 'NoSuchNet'; name one of its models in workload.model for such jobs, or "
+            "give its rates in workload.throughputs",
+        ),
     ]  # fmt: skip
     assert [row["line"] for row in table(folder / "rejected.csv")] == ["5", "7"]
     counts = {row["scheduler"]: (row["finished"], row["cannot_fit"], row["unfinished"]) for row in results["rows"]}
@@ -223,6 +229,71 @@ def test_throughputs_of_ones_own(tmp_path: Path) -> None:
     results, folder = run(*world, "scheduler=[srtf]", "rounds=false", "pictures=false")
     assert {job["kind"] for job in table(folder / "jobs.csv")} == {"MyNet (batch size 32)"}
     assert results["rows"][0]["finished"] == 5
+
+
+def test_relative_speeds_that_count_and_those_that_do_not(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["workload=trace", "workload.path=mine.csv", "cluster=parse", "cluster.text=a100:1 v100:1"]
+    words += ["cluster.relative_speed={a100: 2.5, v100: 9}", "scheduler=[yarn_cs]", "pictures=false"]
+    results, folder = run(*words)
+    told = [
+        "rates as multiples of those on v100: a100 2.5",
+        "relative_speed of v100 is not used: the table has measured rates",
+    ]
+    assert results["notes"][-2:] == told
+    text = capsys.readouterr().out
+    assert all(f"Cluster: {note}." in text for note in told)
+    spans = sorted(float(job["finish"]) - 10 for job in table(folder / "jobs.csv"))
+    assert spans == pytest.approx([1800 / 2.5, 3600]), "the first job on the v100, the second on the a100"
+
+
+def test_wanted_completion_times_are_told_where_jobs_have_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.csv").write_text("arrival,workers,duration,slo\n0,1,3600,1.1\n0,1,1800,1.1\n0,1,60,\n")
+    results, _ = run(*ONE_GPU, "scheduler=[yarn_cs]", "rounds=false", "pictures=false", "workload.model=A3C")
+    assert results["rows"][0]["slo_met"] == results["summary"][0]["slo_met"] == 0.5, "the second waits for the first"
+    text = capsys.readouterr().out
+    assert "SLO met: part of the jobs" in text
+    assert re.search(r"┃ +SLO ┃", text)
+    bare, _ = run(*QUICK, "rounds=false")
+    assert "slo_met" not in bare["rows"][0]
+    assert not re.search(r"SLO|node\b|lost", capsys.readouterr().out.partition("Throughputs")[0])
+
+
+def test_failures_are_told_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*QUICK, "rounds=false", "failures.mean_between_s=20000", "failures.until_s=100000"]
+    results, _ = run(*arguments)
+    for row, line in zip(results["rows"], results["summary"], strict=True):
+        assert row["failures"] == line["failures"] > 0
+        assert line["lost_steps"] > 0
+    text = capsys.readouterr().out
+    assert re.search(r"┃ +node ┃ +lost ┃", text)
+    assert f"│ {results['rows'][0]['lost_steps']:.0f} │" in re.sub(" +", " ", text)
+
+
+def test_the_worst_finish_time_fairness_stands_beside_the_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    results, _ = run(*QUICK, "rounds=false")
+    text = re.sub(" +", " ", capsys.readouterr().out)
+    for row in results["rows"]:
+        assert f"│ {row['ftf']:.3f} │ {row['max_ftf']:.3f} │" in text
+
+
+def test_a_run_in_which_nothing_was_finished_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([*QUICK, "max_rounds=1", "round_s=1"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "no job was finished under any scheduler, so there are no figures; give more than max_rounds=1." in error
+    assert read(run_folders()[0] / "results.json")["rows"][0]["finished"] == 0
+
+
+def test_a_window_of_a_trace_and_its_load(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.csv").write_text("arrival,workers,duration\n0,1,60\n100,1,60\n1000,1,60\n")
+    words = [*ONE_GPU, "scheduler=[yarn_cs]", "pictures=false", "workload.start_s=50", "workload.load=2"]
+    results, folder = run(*words)
+    assert [float(job["arrival"]) for job in table(folder / "jobs.csv")] == [0, 450]
+    assert results["rejected"] == []
+    assert "window from 50 s to the end: 1 of 3 jobs left out" in results["notes"]
+    assert "Trace: window from 50 s to the end: 1 of 3 jobs left out." in capsys.readouterr().out
 
 
 BROKEN = """
@@ -299,10 +370,19 @@ def test_schedulers_that_fail_leave_the_others_results(
         (["cluster=mine.yaml"], ["a file is given as cluster=file cluster.path=mine.yaml"]),
         (["cluster=file", "cluster.path=nix.yaml"], ["nix.yaml: cannot be read"]),
         (["cluster=parse", "cluster.text=v100-4"], ["cannot read 'v100-4'; expected TYPE:GPUSxNODES"]),
-        (["cluster=parse", "cluster.text=h100:4"], ["has no GPU type 'h100', only v100, p100, k80"]),
+        (
+            ["cluster=parse", "cluster.text=h100:4"],
+            ["has no GPU type 'h100', only v100, p100, k80", "'cluster.relative_speed={h100: 1.5}'"],
+        ),
+        (["cluster=parse", "cluster.text=V100:4"], ["has no GPU type 'V100'", "did you mean v100?"]),
+        (["cluster=parse", "cluster.text=a1:4", "cluster.relative_speed={a1: x}"], ["expected a number for each GPU"]),
+        (["cluster=parse", "cluster.text=a1:4", "cluster.relative_speed={b: 2}"], ["relative_speed of 'b' is 2.0"]),
+        (["workload=trace", "workload.path=mine.csv", "workload.measured_on=t4"], ["measured_on is 't4'", "v100"]),
+        (["workload=trace", "workload.path=mine.csv", "workload.load=0"], ["load is 0; expected a number above 0"]),
         (["seeds=-1"], ["seeds is -1; expected whole numbers from 0 up, such as seeds=[0,1,2]"]),
         (["seeds=[0,x]"], ["seeds is [0, 'x']"]),
         (["seeds=[]"], ["seeds is []"]),
+        (["seeds=[0,1,0]"], ["seeds is [0, 1, 0], with 0 more than once"]),
         (["reference=tiresias"], ["reference is 'tiresias'; expected one of the schedulers srtf, gavel"]),
         (["round_s=0"], ["round_s is 0"]),
         (["round_s=abc"], ["round_s: Value 'abc'"]),

@@ -169,6 +169,113 @@ def test_own_csv_with_comments_names_the_right_lines(tmp_path: Path) -> None:
     assert (job.weight, job.line, seconds(workload)) == (2.0, 6, [pytest.approx(60.0)])
 
 
+@pytest.mark.parametrize("slo", ["0", "-2", "nan", "inf"])
+def test_a_wanted_completion_time_is_a_multiple_above_0(tmp_path: Path, slo: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(f"arrival,workers,duration,slo\n0,1,60,1.5\n0,1,60,\n0,1,60,{slo}\n")
+    workload = read_workload(path)
+    assert [job.slo for job in workload.jobs] == [1.5, None]
+    ((line, reason),) = [(row.line, row.reason) for row in workload.rejected]
+    assert (line, reason) == (4, f"slo is {slo}; expected a multiple of its duration above 0")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "reason"),
+    [
+        ("0", "2024-05-01 13:30:00", "its arrival is a clock time, that of line 3 seconds"),
+        ("2024-05-01T13:30:00+02:00", "1e-3", "its arrival is seconds, that of line 3 a clock time"),
+    ],
+)
+def test_arrivals_of_the_other_kind_are_rejected(tmp_path: Path, one: str, other: str, reason: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(f"arrival,workers,duration\n{other},0,60\n{one},1,60\n{other},1,60\n{one},1,60\n")
+    workload = read_workload(path)
+    assert workload.arrival.tolist() == [0.0, 0.0]
+    assert [row.line for row in workload.rejected] == [2, 4]
+    assert workload.rejected[1].reason == f"{reason}; write all in one way"
+
+
+def test_durations_count_on_the_type_that_is_named(tmp_path: Path) -> None:
+    rates = tmp_path / "rates.csv"
+    rates.write_text(
+        "model,batch_size,workers,gpu_type,steps_per_s\nNet,,1,t4,2\nNet,,1,a100,10\nBig,,1,t4,0\nBig,,1,a100,4\n"
+    )
+    path = tmp_path / "mine.csv"
+    path.write_text("arrival,workers,duration,model\n0,1,60,Net\n0,1,60,Big\n")
+    first = read_workload(path, rates)
+    assert first.steps.tolist() == [120.0, 240.0], "the first type that a job fits"
+    assert any("durations count as on t4, the table's first type" in note for note in first.notes)
+    fast = read_workload(path, rates, measured_on="a100")
+    assert fast.steps.tolist() == [600.0, 240.0]
+    assert "durations count as on a100 (workload.measured_on)" in fast.notes
+    slow = read_workload(path, rates, measured_on="t4")
+    assert [(row.line, row.reason) for row in slow.rejected] == [
+        (3, "'Big' with 1 workers does not run on t4, on which durations were recorded (workload.measured_on)")
+    ]
+    with pytest.raises(TraceError, match="'h100', a GPU type that the throughput table lacks; it has t4, a100"):
+        read_workload(path, rates, measured_on="h100")
+    with pytest.raises(TraceError, match="did you mean a100"):
+        read_workload(path, rates, measured_on="A100")
+
+
+def test_a_given_model_stands_for_unknown_ones_with_a_duration(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("arrival,workers,duration,steps,model\n0,1,60,,whisper\n0,1,60,,LM\n0,1,,9,whisper\n0,1,60,,A3C\n")
+    bare = read_workload(path)
+    assert [row.line for row in bare.rejected] == [2, 3, 4]
+    timed, _, counted = [row.reason for row in bare.rejected]
+    assert "workload.model" in timed
+    assert "workload.throughputs" in timed
+    assert "workload.model" not in counted, "steps of an unknown model are worth nothing known"
+    workload = read_workload(path, model="LM (batch size 20)")
+    assert [job.kind for job in workload.jobs] == ["LM (batch size 20)"] * 2 + ["A3C"]
+    assert [row.line for row in workload.rejected] == [4]
+    told = "LM (batch size 20) stands for the models of 2 rows that the table lacks (whisper, LM)"
+    assert told in workload.notes
+
+
+def test_a_window_and_denser_arrivals(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    rows = "".join(f"{arrival},1,60\n" for arrival in (1000, 1100, 1300, 1500, 1900))
+    path.write_text(f"arrival,workers,duration\n{rows}0,0,60\n")
+    whole = read_workload(path)
+    part = read_workload(path, start_s=100, end_s=900)
+    assert part.arrival.tolist() == [0, 200, 400], "from the start on, before the end"
+    assert [job.kind for job in part.jobs] == [job.kind for job in whole.jobs[1:4]], "models do not depend on it"
+    assert "window from 100 s to 900 s: 2 of 5 jobs left out" in part.notes
+    assert [row.line for row in part.rejected] == [7]
+    assert read_workload(path, load=2).arrival.tolist() == [500, 550, 650, 750, 950]
+    assert read_workload(path, start_s=500, load=0.5).arrival.tolist() == [0, 800]
+    for wrong in ({"start_s": -1}, {"start_s": 5, "end_s": 5}, {"load": 0}, {"load": "x"}, {"start_s": 901}):
+        with pytest.raises(TraceError, match=r"start_s is|load is|no job arrives"):
+            read_workload(path, **wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ("arrival;workers;duration", "write commas"),
+        ("Arrival,Workers,Duration", "write Arrival, Workers, Duration in small letters"),
+        ("arrival,Workers,duration", "'workers' is missing; found arrival, Workers, duration; write Workers in small"),
+        ("when,who", "columns arrival, workers and duration, or arrival, workers, model, batch_size and steps."),
+    ],
+)
+def test_headers_that_are_almost_right_are_explained(tmp_path: Path, header: str, words: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(f"{header}\n0,1,60\n")
+    with pytest.raises(TraceError) as caught:
+        read_workload(path)
+    assert words in str(caught.value)
+
+
+def test_the_forms_of_a_clock_time_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("arrival,workers,duration\n01.05.2024 13:30,1,60\n0,two,60\n0,1,60\n")
+    first, second = [row.reason for row in read_workload(path).rejected]
+    assert "expected seconds, or a clock time such as 2024-05-01 13:30:00" in first
+    assert second == "its workers is 'two'; expected a whole number of GPUs"
+
+
 def test_models_are_drawn_from_the_seed_or_given() -> None:
     path = SAMPLES / "helios_cluster_log.csv"
     kinds = [[job.kind for job in read_workload(path, seed=seed).jobs] for seed in (0, 0, 1, 2, 3)]

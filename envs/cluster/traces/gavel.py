@@ -46,6 +46,6 @@ def read_gavel(rows: TraceRows, lines: list[str]) -> Workload:
             model=model,
             batch_size=batch,
             weight=values.get("weight", 1.0),
-            slo=slo if slo >= 0 else None,
+            slo=None if slo < 0 else slo,
         )
     return rows.workload()

@@ -6,23 +6,34 @@ from ..job import join_kind, split_kind
 from ..workload import Workload
 from .rows import Row, TraceRows, build_job, from_first, numbered_dicts, whole
 
+COLUMNS = ("arrival", "workers", "duration", "model", "batch_size", "steps", "id", "weight", "slo")
+"""What a CSV of one's own may have."""
+CLOCK = "seconds, or a clock time such as 2024-05-01 13:30:00 or 2024-05-01T13:30:00+02:00"
+
 
 def read_own(rows: TraceRows, lines: list[str]) -> Workload:
     """Columns, with a header: ``arrival`` (seconds, or a clock time), ``workers`` (GPUs), then
-    ``model``, ``batch_size`` and ``steps``, or ``duration`` [s] on the table's first type; optional
-    ``id``, ``weight``, ``slo``. With a duration and no model, one is drawn. Lines that start with #
-    are comments. Clock times are counted from the first job's.
+    ``model``, ``batch_size`` and ``steps``, or ``duration`` [s] (on which type: ``measured_on``);
+    optional ``id``, ``weight``, ``slo`` (a multiple of the duration). With a duration and no model, one
+    is drawn. Lines that start with # are comments. Arrivals are all seconds or all clock times, as the
+    first usable row's; the latter are counted from the first job's.
     """
     kept = [line if not line.lstrip().startswith("#") else "" for line in lines]
-    clock = False
+    first: tuple[int, bool] | None = None  # line of the first usable row, and whether its arrival is a clock time
     for line, row in numbered_dicts(kept, rows.path, ("arrival", "workers")):
         rows.read += 1
         arrival, workers = rows.clock(row["arrival"]), whole(row["workers"])
         if arrival is None or workers is None:
             bad = "arrival" if arrival is None else "workers"
-            rows.reject(line, f"its {bad} is {row[bad]!r}", row)
+            expected = CLOCK if arrival is None else "a whole number of GPUs"
+            rows.reject(line, f"its {bad} is {row[bad]!r}; expected {expected}", row)
             continue
-        clock = clock or ":" in row["arrival"] or "-" in row["arrival"][1:]
+        clock = _is_clock(row["arrival"])
+        if first is not None and clock != first[1]:
+            kinds = ("seconds", "a clock time")
+            mixed = f"its arrival is {kinds[clock]}, that of line {first[0]} {kinds[not clock]}; write all in one way"
+            rows.reject(line, mixed, row)
+            continue
         name = row.get("id") or f"job{line}"
         numbers = _numbers(rows, line, row)
         if numbers is None:
@@ -34,7 +45,18 @@ def read_own(rows: TraceRows, lines: list[str]) -> Workload:
             kind = join_kind(model, batch) if model else None
             seconds, weight, slo = numbers["duration"], numbers.get("weight", 1.0), numbers.get("slo")
             rows.add_timed(name, line, arrival, seconds, workers, row, kind, weight, slo)
-    return from_first(rows) if clock else rows.workload()
+        if first is None and rows.jobs:
+            first = line, clock
+    return from_first(rows) if first is not None and first[1] else rows.workload()
+
+
+def _is_clock(arrival: str) -> bool:
+    """Whether a readable arrival is a clock time, not seconds."""
+    try:
+        float(arrival)
+    except ValueError:
+        return True
+    return False
 
 
 def _numbers(rows: TraceRows, line: int, row: Row) -> dict[str, float] | None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import TraceError, UnknownNameError, unknown_name
-from ..throughput import DATA, ThroughputTable
+from ..throughput import DATA, ThroughputTable, same_but_case
 from ..workload import Workload
 from . import gavel, helios, own_csv, pai, philly, slurm
-from .rows import TraceRows, find_zone
+from .rows import TraceRows, find_zone, header_hint
+from .window import cut_window
 
 Reader = Callable[[TraceRows, list[str]], Workload]
 
@@ -48,6 +49,10 @@ def read_workload(
     format: str | None = None,
     timezone: str | None = None,
     model: str | None = None,
+    measured_on: str | None = None,
+    start_s: float = 0.0,
+    end_s: float | None = None,
+    load: float = 1.0,
     seed: int = 0,
 ) -> Workload:
     """Read a trace of jobs; what cannot be used is listed in ``.rejected`` with line and reason.
@@ -60,12 +65,16 @@ def read_workload(
         throughputs: a table, or its file; by default Gavel's measurements.
         format: one of ``FORMATS``, if the detection should be overruled.
         timezone: IANA name of the zone of clock times; by default the format's.
-        model: kind such as ``ResNet-50 (batch size 64)`` for jobs whose trace names no model; by
-            default one is drawn per job from ``seed``.
-        seed: of these draws.
+        model: kind such as ``ResNet-50 (batch size 64)`` for jobs whose trace names no model, or one that the
+            table lacks beside a duration. By default the former's are drawn from ``seed``, in the rows'
+            order, and the latter are rejected.
+        measured_on: GPU type of the table on which durations were recorded; by default its first that a job fits.
+        start_s, end_s, load: part of the trace and density of arrivals (``cut_window``).
+        seed: of the draws.
 
     Raises:
-        TraceError: the file cannot be read, has an unknown format or no usable row.
+        TraceError: the file cannot be read, has an unknown format or no usable row; a model, a type or a window
+            is not usable.
         ThroughputError: the throughput file is not usable.
     """
     path = find_sample(str(path)) if str(path).startswith("sample:") else Path(path)
@@ -80,8 +89,12 @@ def read_workload(
     reader, zone = FORMATS[name]
     if model is not None and not table.knows(model):
         raise TraceError(f"model is {model!r}, which the throughput table lacks; it has {', '.join(table.kinds[:6])}.")
-    rows = TraceRows(path, table, np.random.default_rng(seed), model, find_zone(timezone or zone))
-    return reader(rows, lines)
+    if measured_on is not None and measured_on not in table.types:
+        near = same_but_case(measured_on, table.types)
+        hint = f"; did you mean {near}?" if near else f"; it has {', '.join(table.types)}."
+        raise TraceError(f"measured_on is {measured_on!r}, a GPU type that the throughput table lacks{hint}")
+    rows = TraceRows(path, table, np.random.default_rng(seed), model, find_zone(timezone or zone), measured_on)
+    return cut_window(reader(rows, lines), start_s, end_s, load)
 
 
 def find_sample(name: str) -> Path:
@@ -120,5 +133,6 @@ def detect_format(path: Path, lines: list[str]) -> str:
         return "csv"
     raise TraceError(
         f"{path}: its first line {first[:60]!r} belongs to no known format; expected one of {', '.join(FORMATS)}, "
-        "or a CSV with the columns arrival, workers, model, steps."
+        "or a CSV with the columns arrival, workers and duration, or arrival, workers, model, batch_size and steps"
+        f"{header_hint(first.split(','), own_csv.COLUMNS)}."
     )

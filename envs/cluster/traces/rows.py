@@ -29,8 +29,9 @@ class TraceRows:
         path: the file.
         table: throughputs that the jobs must be found in.
         rng: draws models for jobs whose trace names none.
-        model: kind for such jobs; None draws one (``draw_kind``).
+        model: kind for such jobs, and for those whose model the table lacks; None draws one for the former.
         zone: of clock times without an offset.
+        measured_on: the GPU type that durations were recorded on; None: the table's first that a job fits.
     """
 
     path: Path
@@ -38,11 +39,13 @@ class TraceRows:
     rng: np.random.Generator
     model: str | None
     zone: Zone
+    measured_on: str | None = None
     jobs: list[Job] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     read: int = 0
     notes: list[str] = field(default_factory=list)
     _ids: set[str] = field(default_factory=set)
+    _unknown: list[str] = field(default_factory=list)
 
     def reject(self, line: int, reason: str, row: object = "") -> None:
         """Leave a row out, with the reason."""
@@ -67,9 +70,14 @@ class TraceRows:
         if self._runnable(job.kind, job.workers, job.line, row):
             self.jobs.append(job)
 
-    def _runnable(self, kind: str, workers: int, line: int, row: object) -> bool:
+    def _runnable(self, kind: str, workers: int, line: int, row: object, timed: bool = False) -> bool:
         if not self.table.knows(kind):
-            self.reject(line, f"the throughput table has no {kind!r}", row)
+            way = "name one of its models in workload.model for such jobs, or " if timed else ""
+            self.reject(line, f"the throughput table has no {kind!r}; {way}give its rates in workload.throughputs", row)
+            return False
+        if timed and self.measured_on and not self._fits_measured(kind, workers):
+            where = f"{self.measured_on}, on which durations were recorded (workload.measured_on)"
+            self.reject(line, f"{kind!r} with {workers} workers does not run on {where}", row)
             return False
         if not (self.table.job_rates(kind, workers)[0] > 0).any():
             self.reject(line, f"no GPU type of the table runs {kind!r} with {workers} workers", row)
@@ -88,7 +96,10 @@ class TraceRows:
         weight: float = 1.0,
         slo: float | None = None,
     ) -> None:
-        """Keep a job that is known by its duration: steps = duration x reference rate; one without a kind gets one."""
+        """Keep a job that is known by its duration: steps = duration x reference rate.
+
+        One without a kind gets one, and so does one of a kind that the table lacks, where ``model`` is given.
+        """
         if not seconds > 0:
             self.reject(line, f"its duration is {seconds:g} s; expected more than 0", row)
             return
@@ -99,13 +110,20 @@ class TraceRows:
             kind = self.model or draw_kind(self.table, workers, self.rng)
             drawn = "drawn by GPU count, seeded, among those that the table has at that count"
             self.note(f"models: {self.model or drawn}")
-        self.note(f"steps = recorded duration x rate on the first fitting type of {', '.join(self.table.types)}")
-        if not self._runnable(kind, workers, line, row):
+        elif self.model and not self.table.knows(kind):
+            self._unknown.append(kind)
+            kind = self.model
+        first = f"{self.table.types[0]}, the table's first type, or the next that a job fits"
+        self.note(f"durations count as on {self.measured_on or first} (workload.measured_on)")
+        if not self._runnable(kind, workers, line, row, timed=True):
             return
         model, batch = split_kind(kind)
         values = {"arrival": arrival, "workers": workers, "weight": weight, "slo": slo, "batch_size": batch}
-        steps = seconds * self.table.reference_rate(kind, workers)
+        steps = seconds * self.table.reference_rate(kind, workers, self.measured_on)
         build_job(self, line, row, id=self.unique_id(name, line), steps=steps, model=model, **values)
+
+    def _fits_measured(self, kind: str, workers: int) -> bool:
+        return bool(self.table.job_rates(kind, workers)[0][self.table.types.index(self.measured_on or "")] > 0)
 
     def clock(self, text: str | None, fold: int = 0) -> float | None:
         """Seconds since 1970 in UTC of a clock time in the trace's zone; None if there is none."""
@@ -134,6 +152,9 @@ class TraceRows:
         if not self.jobs:
             first = f"; line {self.rejected[0].line}: {self.rejected[0].reason}" if self.rejected else ""
             raise TraceError(f"{self.path}: none of its {self.read} rows is a usable job{first}.")
+        if self._unknown:
+            named = ", ".join(list(dict.fromkeys(self._unknown))[:5])
+            self.note(f"{self.model} stands for the models of {len(self._unknown)} rows that the table lacks ({named})")
         rejected = tuple(sorted(self.rejected, key=lambda row: row.line))
         return Workload(tuple(self.jobs), self.table, rejected, self.read, self.path.stem, tuple(self.notes))
 
@@ -218,12 +239,23 @@ def numbered_dicts(
     columns = [name.strip() for name in reader.fieldnames or ()]
     for name in needed:
         if name not in columns:
-            raise TraceError(f"{path}: the column {name!r} is missing; found {', '.join(columns)}.")
+            raise TraceError(
+                f"{path}: the column {name!r} is missing; found {', '.join(columns)}{header_hint(columns, needed)}."
+            )
     for row in reader:
         yield (
             skipped + reader.line_num,
             {str(k).strip(): (v or "").strip() for k, v in row.items() if isinstance(v, str | None)},
         )
+
+
+def header_hint(columns: Sequence[str], needed: Sequence[str]) -> str:
+    """Why a header does not hold the needed columns, where semicolons or capitals are the cause; else nothing."""
+    cells = [cell.strip() for column in columns for cell in column.split(";")]
+    if len(cells) > len(columns) and {cell.lower() for cell in cells} & set(needed):
+        return "; semicolons stand between the columns: write commas"
+    wrong = [cell for cell in cells if cell.lower() in needed and cell not in needed]
+    return f"; write {', '.join(wrong)} in small letters" if wrong else ""
 
 
 def whole(text: str | None) -> int | None:

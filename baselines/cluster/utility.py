@@ -79,11 +79,12 @@ UTILITIES: dict[str, Utility] = {
     "finish_time_fairness": finish_time_fairness,
     "deadline": deadline,
 }
-"""Utilities by name; anywhere a name is taken, a callable of the same kind will do."""
+"""Utilities by name, each also as ``weighted_NAME``; where a name is taken, a callable of the same kind will do."""
+_WEIGHTED = "weighted_"
 
 
 def find_utility(utility: str | Utility) -> Utility:
-    """A utility by name, or the callable itself.
+    """A utility by name, times the priority weight for ``weighted_NAME``, or the callable itself.
 
     Raises:
         UnknownNameError: nothing has the name; the valid ones are listed.
@@ -92,4 +93,7 @@ def find_utility(utility: str | Utility) -> Utility:
         return utility
     if utility in UTILITIES:
         return UTILITIES[utility]
-    raise unknown_name("utility", utility, UTILITIES)
+    inner = str(utility).removeprefix(_WEIGHTED)
+    if inner in UTILITIES:
+        return weighted(inner)
+    raise unknown_name("utility", str(utility), [*UTILITIES, *(_WEIGHTED + name for name in UTILITIES)])

@@ -153,6 +153,9 @@ def test_utilities_by_hand() -> None:
     for name, values in hand.items():
         assert find_utility(name)(view, rates)[:, 0] == pytest.approx(values), name
     assert weighted("jct")(view, rates)[:, 0] == pytest.approx(hand["jct"])
+    urgent = replace(view, weight=np.array([1.0, 3.0]))
+    assert find_utility("weighted_jct")(urgent, rates)[:, 0] == pytest.approx([hand["jct"][0], 3 * hand["jct"][1]])
+    assert find_utility("jct")(urgent, rates)[:, 0] == pytest.approx(hand["jct"])
     with pytest.raises(UnknownNameError, match="did you mean makespan"):
         find_utility("makespam")
 

@@ -260,6 +260,14 @@ def test_wanted_completion_times_are_told_where_jobs_have_one(
     assert not re.search(r"SLO|node\b|lost", capsys.readouterr().out.partition("Throughputs")[0])
 
 
+@pytest.mark.parametrize(("utility", "first"), [("remaining", "job3"), ("weighted_remaining", "job2")])
+def test_weights_count_where_the_utility_says_so(tmp_path: Path, utility: str, first: str) -> None:
+    (tmp_path / "mine.csv").write_text("arrival,workers,duration,weight\n0,1,3600,10\n0,1,1800,1\n")
+    words = ["scheduler=[hadar]", f"scheduler.hadar.utility={utility}", "pictures=false", "workload.model=A3C"]
+    _, folder = run(*ONE_GPU, *words)
+    assert table(folder / "rounds.csv")[0]["job"] == first
+
+
 def test_failures_are_told_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*QUICK, "rounds=false", "failures.mean_between_s=20000", "failures.until_s=100000"]
     results, _ = run(*arguments)

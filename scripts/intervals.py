@@ -36,13 +36,17 @@ class Estimate:
             return f"{self.centre:.4g}"
         return f"{self.centre:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
+    def __truediv__(self, divisor: float) -> Estimate:
+        """The same in another unit."""
+        return Estimate(self.centre / divisor, self.low / divisor, self.high / divisor, self.seeds)
 
-def estimate(values: Sequence[float]) -> Estimate:
+
+def estimate(values: Sequence[float], least: float = -math.inf) -> Estimate:
     """Centre and interval of a figure: a percentile bootstrap from five seeds on, Student's t for fewer.
 
     Interquartile mean and bootstrap follow Agarwal et al., "Deep reinforcement learning at the edge of the statistical
     precipice" (NeurIPS 2021); with fewer seeds than five our choice is Student's t. The same values give the same
-    interval always, in whatever order they come.
+    interval always, in whatever order they come. The interval is cut at ``least``, what the figure cannot go below.
 
     Raises:
         ValueError: there is no value, or one is not finite.
@@ -57,7 +61,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
     if len(known) < ENOUGH:
         half = stats.t.ppf((1 + LEVEL) / 2, len(known) - 1) * known.std(ddof=1) / math.sqrt(len(known))
-        return Estimate(centre, centre - half, centre + half, len(known))
+        return Estimate(centre, float(max(centre - half, least)), float(centre + half), len(known))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
         found = stats.bootstrap(

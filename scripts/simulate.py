@@ -73,7 +73,7 @@ MOST_EVENTS = 2_000_000
 
 SHOWN = (
     *("ttd_s", "ratio_bound", "mean_jct_s", "median_jct_s", "p99_jct_s", "queueing_s", "max_waiting_s"),
-    *("ftf", "gru", "cru", "restarts"),
+    *("ftf", "max_ftf", "gru", "cru", "restarts"),
 )
 """Figures of a row that are looked at over seeds."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hadoppler.scripts.figure_headings import NEVER_NEGATIVE, Heading, headings
 from hadoppler.scripts.intervals import ENOUGH, Estimate, estimate
 from hadoppler.scripts.report import Column, pack_columns, say
 from hadoppler.scripts.sweep_figures import Figures
@@ -47,7 +49,8 @@ class Line:
     @property
     def estimates(self) -> dict[str, Estimate]:
         """Figure -> centre and interval over the seeds."""
-        return {name: estimate(values) for name, values in self.values.items()}
+        least = {name: 0.0 if name in NEVER_NEGATIVE else -math.inf for name in self.values}
+        return {name: estimate(values, least[name]) for name, values in self.values.items()}
 
     @property
     def label(self) -> str:
@@ -83,22 +86,25 @@ def over_seeds(members: Sequence[Member], figures: Figures) -> list[Line]:
 
 def print_lines(console: Console, lines: Sequence[Line]) -> None:
     """The lines, in as many tables as the terminal's width asks for, and what their figures are."""
-    names = list(dict.fromkeys(name for line in lines for name in line.values))
+    shown = _headings(lines)
     found = [line.estimates for line in lines]
     columns: list[Column] = [("seeds", [_count(line) for line in lines])]
-    columns += [(name, [str(row[name]) if name in row else "-" for row in found]) for name in names]
+    for name, heading in shown.items():
+        columns.append((heading.text, [str(row[name] / heading.divisor) if name in row else "-" for row in found]))
     labels = [line.label for line in lines]
     first = min(max(len("over seeds"), *map(len, labels)), max(console.width // 3, 20))
     for group in pack_columns(columns, console.width - first - 4):
         table = Table()
         table.add_column("over seeds", width=first, overflow="fold")
         for header, _ in group:
-            table.add_column(header, justify="right", no_wrap=True)
+            table.add_column(escape(header), justify="right", no_wrap=True)
         for number, label in enumerate(labels):
             table.add_row(escape(label), *(escape(cells[number]) for _, cells in group))
         console.print(table)
     most = max(len(values) for line in lines for values in line.values.values())
     say(console, "[low, high]: 95 % confidence interval; " + kind(most))
+    if any(name in NEVER_NEGATIVE and item.low == 0 < item.centre for row in found for name, item in row.items()):
+        say(console, "Intervals end at 0 where a figure cannot be less.")
     if any(line.failed for line in lines):
         say(console, "n of m: the other members did not finish and are in no figure.")
 
@@ -108,6 +114,15 @@ def kind(seeds: int) -> str:
     if seeds >= ENOUGH:
         return f"interquartile means and bootstrap (means and Student's t for fewer than {ENOUGH} values)."
     return f"means and Student's t; {ENOUGH} seeds or more give interquartile means and bootstrap."
+
+
+def _headings(lines: Sequence[Line]) -> dict[str, Heading]:
+    """Figure -> heading, in order of appearance, in the same units for all lines."""
+    values: dict[str, list[float]] = {}
+    for line in lines:
+        for name, found in line.values.items():
+            values.setdefault(name, []).extend(found)
+    return headings(values)
 
 
 def _count(line: Line) -> str:
@@ -128,20 +143,21 @@ def picture(lines: Sequence[Line]) -> Figure:
 
     from hadoppler.envs.pictures import COLOURS, verbatim
 
-    names = list(dict.fromkeys(name for line in lines for name in line.values))[:MOST_PANELS]
+    names = dict(list(_headings(lines).items())[:MOST_PANELS])
     size = (3.6 * len(names) + 0.08 * max(len(line.label) for line in lines), 1.6 + 0.35 * len(lines))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(1, len(names), sharey=True, squeeze=False)[0]
     places: Mapping[int, Line] = dict(enumerate(lines))
-    for panel, name in zip(panels, names, strict=True):
+    for panel, (name, heading) in zip(panels, names.items(), strict=True):
         for place, line in places.items():
             if name not in line.values:
                 continue
-            found, values = line.estimates[name], line.values[name]
+            found = line.estimates[name] / heading.divisor
+            values = [value / heading.divisor for value in line.values[name]]
             reach = [[found.centre - found.low], [found.high - found.centre]]
             rings = panel.plot(values, [place] * len(values), "o", color=COLOURS[0], fillstyle="none", markersize=4)
             bars = panel.errorbar(found.centre, place, xerr=reach, fmt="D", color=COLOURS[5], capsize=4, markersize=5)
-        panel.set_xlabel(name)
+        panel.set_xlabel(verbatim(heading.text))
         panel.locator_params(axis="x", nbins=5)
         panel.grid(axis="x", alpha=0.3)
     panels[0].set_yticks(list(places), [verbatim(line.label) for line in lines])

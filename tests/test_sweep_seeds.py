@@ -15,8 +15,10 @@ from rich.console import Console
 
 import hadoppler.envs.placement  # noqa: F401  (here it is compiled; what is set below is for other processes)
 from hadoppler.scripts import place as place_command, simulate, train
+from hadoppler.scripts.figure_headings import headings
 from hadoppler.scripts.intervals import estimate
 from hadoppler.scripts.metrics import best_figures
+from hadoppler.scripts.simulation_report import _columns
 from hadoppler.scripts.sweep import Member
 from hadoppler.scripts.sweep_figures import row_figures
 from hadoppler.scripts.sweep_seeds import Line, over_seeds, picture, print_lines
@@ -119,6 +121,25 @@ def test_the_picture_has_a_panel_per_figure_and_a_row_per_line() -> None:
     panels = picture(lines).axes
     assert [panel.get_xlabel() for panel in panels] == ["x_s", "y"]
     assert [label.get_text() for label in panels[0].get_yticklabels()] == ["graph=a one", "graph=a two"]
+
+
+def test_times_are_shown_in_the_units_and_by_the_names_of_a_single_run() -> None:
+    values = {"ttd_s": [36000.0, 43200.0], "queueing_s": [0.0, 7200.0], "cru": [0.5, 0.25], "decision_s": [0.5, 0.75]}
+    lines = [Line("", "srtf", 2, 0, values)]
+    console = Console(record=True, width=200)
+    print_lines(console, lines)
+    text = console.export_text()
+    for words in ("TTD [h]", "queued [h]", "CRU", "decided [s]", "│ 11 [", "│ 1 [0, 13.71]"):
+        assert words in text
+    assert "Intervals end at 0 where a figure cannot be less." in text
+    labels = [panel.get_xlabel() for panel in picture(lines).axes]
+    assert labels == ["TTD [h]", "queued [h]", "CRU", "decided [s]"]
+    assert lines[0].told()["figures"]["queueing_s"]["low"] == 0
+    assert estimate([0.0, 7200.0]).low < 0, "what may be negative stays so"
+    headers = {key: " ".join(header.split()) for header, key in _columns("h", {})}
+    shown = headings({key: (7200.0,) for key in simulate.SHOWN})
+    for key in set(simulate.SHOWN) - {"ratio_bound"}:
+        assert shown[key].text == headers[key]
 
 
 # --- commands -----------------------------------------------------------------------------------------

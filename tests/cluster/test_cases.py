@@ -70,6 +70,14 @@ def test_h06_completion_is_booked_when_it_happens() -> None:
     assert (result.metrics["ttd_s"], result.metrics["gru"]) == (500.0, pytest.approx(0.6))
 
 
+def test_use_of_a_job_that_is_cut_off_never_exceeds_all_there_is() -> None:
+    """The first job ends at 100 s, the second is cut off at 300 s: (100 + 300) GPU-seconds of 2 x 300, TTD is 100."""
+    rules = {"round_s": 50.0, "restart_s": 0.0, "max_rounds": 6}
+    result = simulate(read("H06_round_end.trace"), Cluster.parse("v100:1 v100:1"), find_scheduler("srtf"), **rules)
+    assert (result.metrics["ttd_s"], result.metrics["finished"]) == (100.0, 1)
+    assert result.metrics["gru"] == result.metrics["cru"] == pytest.approx(2 / 3)
+
+
 def test_h06_an_idle_gap_is_idle() -> None:
     result = simulate(read("H06_idle_gap.trace"), Cluster.parse("v100:1"), find_scheduler("srtf"), restart_s=0)
     assert result.jobs.jct.tolist() == [100.0, 100.0]

@@ -137,7 +137,7 @@ def test_times_are_shown_in_the_units_and_by_the_names_of_a_single_run() -> None
     assert lines[0].told()["figures"]["queueing_s"]["low"] == 0
     assert estimate([0.0, 7200.0]).low < 0, "what may be negative stays so"
     headers = {key: " ".join(header.split()) for header, key in _columns("h", {})}
-    shown = headings({key: (7200.0,) for key in simulate.SHOWN})
+    shown = headings(dict.fromkeys(simulate.SHOWN, (7200.0,)))
     for key in set(simulate.SHOWN) - {"ratio_bound"}:
         assert shown[key].text == headers[key]
 

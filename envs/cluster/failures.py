@@ -55,7 +55,7 @@ def draw_failures(
 
     Args:
         until_s: no failure begins after it.
-        mean_between_s: mean seconds in use between two failures of one node.
+        mean_between_s: mean seconds from a node's start or return to its next failure; each node has its own.
     """
     events: list[NodeEvent] = []
     for node in cluster.nodes:

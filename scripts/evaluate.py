@@ -20,7 +20,7 @@ from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.evaluation_report import draw_evaluation, print_evaluation, summarise
 from hadoppler.scripts.evaluation_runs import Candidate, Decoding, evaluate, fine_tune, trained_on, warm_up
 from hadoppler.scripts.report import say, write_results, write_run_record
-from hadoppler.scripts.suite_report import draw_judgement, print_judgement, say_suite
+from hadoppler.scripts.suite_report import draw_judgement, print_judgement, print_worlds, say_suite
 from hadoppler.scripts.suite_runs import judge_methods, judge_schedulers, summarise_methods, summarise_schedulers
 from hadoppler.scripts.sweep_figures import numbers, read_results
 from hadoppler.scripts.tracking import tracked_job
@@ -127,6 +127,8 @@ def judge(config: DictConfig) -> list[dict[str, Any]]:
     write_run_record(folder, config)
     write_results(folder, config, rows, failures, summary=summary, **suite)
     print_judgement(console, who, len(items), summary, failures)
+    if who == "scheduler":
+        print_worlds(console, rows)
     say_suite(console, **suite)
     if config.pictures:
         title = suite["suite"]["name"] if suite else f"{len(items)} problems"

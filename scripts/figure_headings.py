@@ -20,6 +20,8 @@ SECONDS = {"decision_s": "decided", "measured_s": "measured"}
 NUMBERS = {
     "makespan": "makespan",
     "ratio_bound": "/ bound",
+    "ratio_bound_mean": "/ bound, mean",
+    "ratio_bound_worst": "/ bound, worst",
     "ratio_best": "/ best",
     "measured_ratio": "measured / simulated",
     "bytes_moved": "moved [B]",

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hadoppler.scripts.report import say
+from hadoppler.scripts.report import Column, pack_columns, say
 from hadoppler.scripts.suite_runs import by, geometric_mean
 
 if TYPE_CHECKING:
@@ -55,6 +55,32 @@ def print_judgement(
         say(console, "* no result for some; means over the others do not compare.")
     for name, reason in failures.items():
         say(console, f"{name}: no result. {reason}")
+
+
+def print_worlds(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A line per world, with what each scheduler reached in it, in as many tables as the width asks for."""
+    worlds, schedulers = by("world", rows), by("scheduler", rows)
+    cells = {(row["scheduler"], str(row["world"])): row for row in rows}
+    labels = [f"{number}: {mine[0]['workload']} on {mine[0]['cluster']}" for number, mine in worlds.items()]
+    columns: list[Column] = [
+        (f"{name}\n/ bound, JCT [h]", [_reached(cells.get((name, number))) for number in worlds]) for name in schedulers
+    ]
+    first = min(max(map(len, labels)), max(console.width // 3, 20))
+    for group in pack_columns(columns, console.width - first - 4):
+        table = Table()
+        table.add_column("world", width=first, overflow="fold")
+        for header, _ in group:
+            table.add_column(escape(header), justify="right", no_wrap=True)
+        for number, label in enumerate(labels):
+            table.add_row(escape(label), *(found[number] for _, found in group))
+        console.print(table)
+
+
+def _reached(row: Mapping[str, Any] | None) -> str:
+    """Ratio of the TTD to the bound and mean completion time; ``-`` without a result."""
+    if row is None:
+        return "-"
+    return ", ".join(_cell(key, row[key]) for key in ("ratio_bound", "mean_jct_s"))
 
 
 def say_suite(console: Console, suite: Mapping[str, Any] | None = None) -> None:

@@ -78,7 +78,8 @@ def judge_schedulers(
                 outcome = run_one(task)
                 progress.advance(shown)
                 if outcome.row:
-                    rows.append({"world": number, **outcome.row, **bounded(outcome.row["ttd_s"], bound)})
+                    world_of = {"world": number, "jobs": len(world.workload)}
+                    rows.append({**world_of, **outcome.row, **bounded(outcome.row["ttd_s"], bound)})
                 else:
                     failures[title] = outcome.failure
     return rows, failures

@@ -221,6 +221,23 @@ def test_schedulers_on_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"SHA-256 {found['suite']['sha256']}" in out
 
 
+def test_every_world_of_a_suite_is_told_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    two = f"[{WORLD[1:-1]}, {{workload: gavel, jobs: 4, seed: 8, cluster: 'v100:4 k80:4'}}]"
+    assert main([*WORLDS[:2], f"suite.worlds={two}", OWN, "scheduler=[srtf,hadar]", "pictures=false"]) == 0
+    rows = results()["rows"]
+    assert [(row["world"], row["scheduler"]) for row in rows] == [
+        (i, name) for i in (0, 1) for name in ("srtf", "hadar")
+    ]
+    assert [(row["workload"], row["cluster"], row["jobs"]) for row in rows[::2]] == [
+        ("headline-5-s7", "headline", 5), ("gavel-4-s8", "v100:4 k80:4", 4)
+    ]  # fmt: skip
+    text = " ".join(capsys.readouterr().out.split())
+    for world, label in enumerate(("0: headline-5-s7", "1: gavel-4-s8")):
+        assert label in text
+        for row in rows[2 * world : 2 * world + 2]:
+            assert f"│ {row['ratio_bound']:.3f}, {row['mean_jct_s'] / 3600:.4g} │" in text
+
+
 def test_a_policy_on_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch_geometric")
     assert main([*SMALL, "samples=2", "pictures=false"]) == 0

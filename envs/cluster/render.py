@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 IDLE = (0.93, 0.93, 0.93)
+MOST_INSIDE = 8
+"""Lines whose legend still stands among them."""
 HIGHEST, MOST_LABELS = 40.0, 80
 """Inches that a picture may be high, and node labels that it may bear: beyond them, rows get thinner."""
 
@@ -48,7 +50,8 @@ def draw_completion_times(jct: Mapping[str, ArrayLike], *, title: str = "") -> F
     axes.set_ylabel("share of the jobs")
     axes.set_title(verbatim(title))
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False, fontsize="small")
+    beside: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.005, 1.0)} if len(values) > MOST_INSIDE else {}
+    axes.legend(frameon=False, fontsize="small", handlelength=3.0, **beside)
     return figure
 
 

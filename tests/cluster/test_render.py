@@ -12,7 +12,7 @@ from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Allocation, Cluster, ClusterView, Job, Workload, make_workload, simulate
 from hadoppler.envs.cluster.render import draw_completion_times, draw_nodes, draw_use, job_colour, paint, time_unit
 from hadoppler.envs.cluster.timeline import find_stays, timeline
-from hadoppler.envs.pictures import save_figure
+from hadoppler.envs.pictures import line_style, save_figure
 
 KIND = ("ResNet-18", 128)
 
@@ -107,6 +107,20 @@ def test_pictures(tmp_path: Path) -> None:
         save_figure(tmp_path / f"{name}.png", picture)
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert len(list(tmp_path.iterdir())) == 3, "no temporary file stays"
+
+
+def test_many_schedulers_have_their_legend_beside_the_lines() -> None:
+    few, many = ({f"s{i}": [1.0 + i, 2.0 + i] for i in range(count)} for count in (8, 18))
+    for jct, outside in ((few, False), (many, True)):
+        figure = draw_completion_times(jct)
+        figure.canvas.draw()
+        axes = figure.axes[0]
+        legend = axes.get_legend()
+        assert len(legend.get_texts()) == len(jct)
+        assert bool(legend.get_window_extent().x0 >= axes.get_window_extent().x1) is outside
+        assert legend.get_window_extent().x1 <= figure.bbox.x1
+        assert legend.get_window_extent().y0 >= 0
+    assert len({str(line_style(number)) for number in range(40)}) == 40, "no two lines look alike"
 
 
 def test_a_long_run_on_many_nodes_stays_a_picture() -> None:

@@ -506,6 +506,8 @@ def test_help_is_readable_and_its_examples_compose(capsys: pytest.CaptureFixture
     for group, choices in GROUPS.items():
         assert f"{group}: {', '.join(choices)}\n" in text
     assert "topology" not in text
+    for words in ("mean_between_s is per node", "after failures.until_s", "null for the first of Gavel's"):
+        assert words in text
     examples = [shlex.split(line)[2:] for line in text.splitlines() if line.startswith("  hadoppler simulate ")]
     assert len(examples) >= 4
     for words in examples:

@@ -299,6 +299,40 @@ def _crash(folder: Path, pairs: list, when: float, **more: object) -> None:
             made.run(pairs)
 
 
+@pytest.mark.parametrize("end", ["cancel", "crash"])
+def test_nobody_is_asked_any_more_by_a_run_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """Code that hangs while it is asked is left alone when its job is cancelled, and when the run fails."""
+    made, workers = make_session(tmp_path, "v100:1", "srtf", rates="formula")
+    stopped = []
+
+    class Silent(Answered):
+        """Never knows."""
+
+        done = False
+
+        def stop(self) -> None:
+            stopped.append(workers.now)
+
+    def ask(kind: str, content: dict) -> None:
+        store = RunStore(tmp_path)
+        store.ask(kind, content)
+        store.close()
+
+    def crash() -> None:
+        raise Crash
+
+    workers.at(2.0, lambda: ask("submit", {"task": "diabetes", "steps": 50, "id": "silent"}))
+    workers.at(5.0, crash if end == "crash" else lambda: ask("cancel", {"id": "silent"}))
+    with virtual_time(workers):
+        monkeypatch.setattr(job_source, "Inquiry", Silent)
+        if end == "crash":
+            with pytest.raises(Crash):
+                made.run(jobs_of(200))
+        else:
+            assert made.run(jobs_of(200)).result.metrics["finished"] == 1
+    assert len(stopped) == 1
+
+
 @pytest.mark.parametrize("rates", ["table", "formula"])
 def test_rounds_before_a_crash_are_in_the_pictures(tmp_path: Path, rates: str) -> None:
     """Dead at 13.5 s, and resumed: the log begins at 0, and nobody has more than all the workers at any time."""

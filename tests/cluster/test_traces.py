@@ -257,6 +257,7 @@ def test_a_window_and_denser_arrivals(tmp_path: Path) -> None:
         ("arrival;workers;duration", "write commas"),
         ("Arrival,Workers,Duration", "write Arrival, Workers, Duration in small letters"),
         ("arrival,Workers,duration", "'workers' is missing; found arrival, Workers, duration; write Workers in small"),
+        ("arrival,workers,Duration", "neither steps nor a duration in seconds; write Duration in small letters"),
         ("when,who", "columns arrival, workers and duration, or arrival, workers, model, batch_size and steps."),
     ],
 )
@@ -266,6 +267,15 @@ def test_headers_that_are_almost_right_are_explained(tmp_path: Path, header: str
     with pytest.raises(TraceError) as caught:
         read_workload(path)
     assert words in str(caught.value)
+
+
+def test_columns_that_nobody_reads_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("arrival,workers,duration,Weight,user\n0,1,60,5,ann\n0,1,60,1,bob\n")
+    workload = read_workload(path)
+    assert "columns that are not read: Weight, user" in workload.notes
+    assert workload.weight.tolist() == [1.0, 1.0]
+    assert not any("not read" in note for note in read_workload(SAMPLES / "own.csv").notes)
 
 
 def test_the_forms_of_a_clock_time_are_told(tmp_path: Path) -> None:

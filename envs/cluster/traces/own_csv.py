@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..job import join_kind, split_kind
 from ..workload import Workload
-from .rows import Row, TraceRows, build_job, from_first, numbered_dicts, whole
+from .rows import Row, TraceRows, build_job, from_first, header_hint, numbered_dicts, whole
 
 COLUMNS = ("arrival", "workers", "duration", "model", "batch_size", "steps", "id", "weight", "slo")
 """What a CSV of one's own may have."""
@@ -22,6 +22,8 @@ def read_own(rows: TraceRows, lines: list[str]) -> Workload:
     first: tuple[int, bool] | None = None  # line of the first usable row, and whether its arrival is a clock time
     for line, row in numbered_dicts(kept, rows.path, ("arrival", "workers")):
         rows.read += 1
+        if others := [name for name in row if name not in COLUMNS and name != "None"]:
+            rows.note(f"columns that are not read: {', '.join(others)}")
         arrival, workers = rows.clock(row["arrival"]), whole(row["workers"])
         if arrival is None or workers is None:
             bad = "arrival" if arrival is None else "workers"
@@ -70,7 +72,7 @@ def _numbers(rows: TraceRows, line: int, row: Row) -> dict[str, float] | None:
                 rows.reject(line, f"its {name} is {row[name]!r}; expected a number", row)
                 return None
     if "steps" not in numbers and "duration" not in numbers:
-        rows.reject(line, "it has neither steps nor a duration in seconds", row)
+        rows.reject(line, f"it has neither steps nor a duration in seconds{header_hint(list(row), COLUMNS)}", row)
         return None
     return numbers
 

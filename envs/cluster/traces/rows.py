@@ -75,12 +75,13 @@ class TraceRows:
             way = "name one of its models in workload.model for such jobs, or " if timed else ""
             self.reject(line, f"the throughput table has no {kind!r}; {way}give its rates in workload.throughputs", row)
             return False
-        if timed and self.measured_on and not self._fits_measured(kind, workers):
+        rates = self.table.job_rates(kind, workers)[0]
+        if not (rates > 0).any():
+            self.reject(line, f"no GPU type of the table runs {kind!r} with {workers} workers", row)
+            return False
+        if timed and self.measured_on is not None and not rates[self.table.types.index(self.measured_on)] > 0:
             where = f"{self.measured_on}, on which durations were recorded (workload.measured_on)"
             self.reject(line, f"{kind!r} with {workers} workers does not run on {where}", row)
-            return False
-        if not (self.table.job_rates(kind, workers)[0] > 0).any():
-            self.reject(line, f"no GPU type of the table runs {kind!r} with {workers} workers", row)
             return False
         return True
 
@@ -121,9 +122,6 @@ class TraceRows:
         values = {"arrival": arrival, "workers": workers, "weight": weight, "slo": slo, "batch_size": batch}
         steps = seconds * self.table.reference_rate(kind, workers, self.measured_on)
         build_job(self, line, row, id=self.unique_id(name, line), steps=steps, model=model, **values)
-
-    def _fits_measured(self, kind: str, workers: int) -> bool:
-        return bool(self.table.job_rates(kind, workers)[0][self.table.types.index(self.measured_on or "")] > 0)
 
     def clock(self, text: str | None, fold: int = 0) -> float | None:
         """Seconds since 1970 in UTC of a clock time in the trace's zone; None if there is none."""

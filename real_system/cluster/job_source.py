@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -128,10 +129,8 @@ class JobSource:
         return now < self._idle_since + self.linger_s
 
     def admit(self, run: LiveRun, pairs: Sequence[tuple[Job, JobSpec]], request: int | None = None) -> None:
-        """Take jobs into a run."""
+        """Take jobs into a run, whose rates know their kinds."""
         self._idle_since = None
-        specs = [spec for _, spec in pairs]
-        self.rates.prepare(specs)
         first = len(run.workload)
         jobs = (*run.workload.jobs, *(job for job, _ in pairs))
         workload = replace(run.workload, jobs=jobs, throughputs=self.rates.table(), rows_read=-1)
@@ -139,7 +138,7 @@ class JobSource:
         if estimator is not None and run.estimator is not None and first:
             estimator.take_over(run.estimator)
         self.store.add_jobs(first, pairs, request)
-        run.tracker.add(specs)
+        run.tracker.add([spec for _, spec in pairs])
         run.crew.pace = self.rates.pace
         run.admit(workload, estimator)
         for row in range(first, len(workload)):
@@ -210,19 +209,16 @@ def read_submitted(content: Mapping[str, Any], name: str, seed: int) -> JobSpec:
     for key, value in whole.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise RequestError(f"{key} of the job is {value!r}; expected a whole number from 1 up.")
+    given, weight = content.get("seed"), content.get("weight", 1.0)
+    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
+        raise RequestError(f"seed of the job is {given!r}; expected a whole number from 0 up.")
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+        raise RequestError(f"weight of the job is {weight!r}; expected a number from 0 up.")
     options = dict(content.get("options") or {})
     task = make_training_job(str(content["task"]), options)
     batch = whole.get("batch_size", task.batch_size)
-    seed = seed if content.get("seed") is None else int(content["seed"])
-    return JobSpec(
-        name,
-        str(content["task"]),
-        whole["steps"],
-        whole.get("workers", 1),
-        batch,
-        seed,
-        options,
-    )
+    chosen = seed if given is None else given
+    return JobSpec(name, str(content["task"]), whole["steps"], whole.get("workers", 1), batch, chosen, options)
 
 
 def submit(folder: Path, job: Mapping[str, Any]) -> int:

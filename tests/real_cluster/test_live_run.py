@@ -158,6 +158,8 @@ def test_submitted_and_cancelled_jobs(tmp_path: Path) -> None:
         numbers["good"] = store.ask("submit", {"task": "digits", "steps": 100, "id": "late"})
         numbers["twice"] = store.ask("submit", {"task": "digits", "steps": 100, "id": "j0"})
         numbers["wrong"] = store.ask("submit", {"task": "digits", "steps": -1})
+        numbers["seed"] = store.ask("submit", {"task": "digits", "steps": 5, "seed": "many"})
+        numbers["weight"] = store.ask("submit", {"task": "digits", "steps": 5, "weight": "heavy"})
         numbers["gone"] = store.ask("cancel", {"id": "j1"})
         numbers["unknown"] = store.ask("cancel", {"id": "nobody"})
         store.close()
@@ -170,6 +172,8 @@ def test_submitted_and_cancelled_jobs(tmp_path: Path) -> None:
     assert answers["good"] == answers["gone"] == "taken"
     assert "there is a job 'j0' already" in answers["twice"]
     assert "steps of the job is -1" in answers["wrong"]
+    assert "seed of the job is 'many'" in answers["seed"]
+    assert "weight of the job is 'heavy'" in answers["weight"]
     assert "'nobody' is unknown" in answers["unknown"]
     assert outcome.result.left_out == {"j1": "cancelled"}
     assert outcome.result.metrics["finished"] == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from hadoppler.scripts.calibration_report import Check, print_calibration, rows_
 from hadoppler.scripts.execution import execution_bar, expect_outputs, open_devices, say
 from hadoppler.scripts.place import build_problem
 from hadoppler.scripts.report import write_results, write_run_record
+from hadoppler.scripts.settings import setting
 from hadoppler.scripts.sweep_figures import row_figures
 from hadoppler.scripts.tracking import tracked_job
 
@@ -179,15 +179,6 @@ def command_line(graph: Path, topology: Path) -> str:
     """How to place on the problem that was written, quoted for the shell."""
     words = ["graph=file", setting("graph.path", graph), "topology=file", setting("topology.path", topology)]
     return " ".join(["hadoppler place", *map(shlex.quote, words)])
-
-
-def setting(name: str, path: Path) -> str:
-    """``name=path``, quoted where a path holds signs that mean something in settings."""
-    text = str(path)
-    if re.fullmatch(r"[\w/.\-]+", text):
-        return f"{name}={text}"
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"{name}='{escaped}'"
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import shlex
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from hadoppler.scripts.reproduction.page import page
+from hadoppler.scripts.sweep_figures import read_results
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def report_lines(folder: Path) -> Iterator[str]:
     """The report in Markdown: of each step what it shows, its command, its table and its pictures."""
     yield "# Hadoppler: a demonstration"
     for step in STEPS:
-        rows = json.loads((folder / step.name / "results.json").read_text(encoding="utf-8"))["rows"]
+        rows = read_results(folder / step.name)["rows"]
         command = shlex.join(["hadoppler", step.command, *step.words])
         yield from ("", f"## {step.title}", "", step.told, "", "```sh", command, "```", "")
         yield from table_lines(step, rows)

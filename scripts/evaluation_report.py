@@ -10,12 +10,10 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from hadoppler.scripts.evaluation_runs import METHODS, NOISE, RUNS, ratio
-from hadoppler.scripts.report import Column, pack_columns
+from hadoppler.scripts.report import Column, print_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,25 +58,12 @@ def print_evaluation(
     methods = [method for method in METHODS if any(row[method] is not None for row in rows)]
     names = [f"{problem_name(row)} [{time_axis(row)[1]}]" for row in rows]
     title = f"{rows[0]['method']}: makespans, order={rows[0]['order']}"
-    _print_columns(console, title, names, [*_makespans(rows, methods), *_robustness(rows), *_costs(rows)])
+    print_columns(console, names, [*_makespans(rows, methods), *_robustness(rows), *_costs(rows)], title=title)
     if len(rows) > 1:
         title = f"Ratios over {len(rows)} problems: geometric mean and worst"
-        _print_columns(console, title, [SHOWN[method] for method in summary], _ratios(summary))
+        print_columns(console, [SHOWN[method] for method in summary], _ratios(summary), title=title)
     for line in [*_legend(rows), *(f"{problem}: no placement. {reason}" for problem, reason in failures.items())]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _print_columns(console: Console, title: str, names: Sequence[str], columns: Sequence[Column]) -> None:
-    """Tables with the same first column, which takes a third of the terminal's width at most."""
-    first = min(max(map(len, names)), max(console.width // 3, 20))
-    for number, group in enumerate(pack_columns(columns, console.width - first - 4)):
-        table = Table(title=None if number else title, title_justify="left")
-        table.add_column("", width=first)
-        for header, _ in group:
-            table.add_column(escape(header), justify="right", no_wrap=True)
-        for row, name in enumerate(names):
-            table.add_row(escape(name), *(cells[row] for _, cells in group))
-        console.print(table)
 
 
 def _makespans(rows: Sequence[Row], methods: Sequence[str]) -> list[Column]:

@@ -8,7 +8,7 @@ import platform
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +19,7 @@ from hadoppler import __version__
 from hadoppler.baselines.registry import package_of
 from hadoppler.envs.errors import MissingExtraError
 from hadoppler.scripts.offers import FAMILIES, check_offer, clashes, others
+from hadoppler.scripts.report import installed
 
 EXTRAS = {
     "torch": "graphs of PyTorch modules, placements executed on CPUs and GPUs",
@@ -63,14 +64,6 @@ def gather() -> dict[str, Any]:
         "extras": extras(),
         **{f"{group}s": deciders(group) for group in FAMILIES},
     }
-
-
-def installed(package: str) -> str | None:
-    """Its version, None without it."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def devices() -> dict[str, Any]:

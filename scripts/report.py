@@ -45,14 +45,26 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; ``{}`` if there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def installed(package: str) -> str | None:
+    """Version of a distribution, None without it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
 def write_run_record(folder: Path, config: DictConfig) -> None:
     """``run.json``: resolved config, command, seed, versions and git state."""
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
+    versions = {package: found for package in PACKAGES if (found := installed(package)) is not None}
     write_json(
         folder / "run.json",
         {
@@ -116,6 +128,27 @@ def pack_columns(columns: Sequence[Column], room: int) -> list[list[Column]]:
         groups[-1].append(column)
         left -= width
     return groups
+
+
+def print_columns(
+    console: Console, names: Sequence[str], columns: Sequence[Column], *, title: str | None = None, corner: str = ""
+) -> None:
+    """Tables with the same first column, which takes a third of the terminal's width at most.
+
+    Args:
+        names: of the rows.
+        corner: header of the first column.
+    """
+    first = min(max(len(corner), *map(len, names)), max(console.width // 3, 20))
+    for number, group in enumerate(pack_columns(columns, console.width - first - 4)):
+        table = Table(title=None if number else title, title_justify="left")
+        table.add_column(corner, width=first, overflow="fold")
+        for header, _ in group:
+            table.add_column(escape(header), justify="right", no_wrap=True)
+        for row, name in enumerate(names):
+            shown = (cells[row] for _, cells in group)
+            table.add_row(escape(name), *(escape(cell) if isinstance(cell, str) else cell for cell in shown))
+        console.print(table)
 
 
 def print_placements(

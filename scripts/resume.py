@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from hadoppler.envs.errors import HadopplerError
-from hadoppler.scripts.report import plain
+from hadoppler.scripts.report import plain, read_json
 from hadoppler.scripts.run_state import held
 
 
@@ -79,11 +78,7 @@ class Resumable:
 
     def _settings(self, folder: str | Path) -> dict[str, Any] | None:
         """The settings that it began with; None if the folder is not its own."""
-        try:
-            record = json.loads((Path(folder) / "run.json").read_text(encoding="utf-8"))
-            config = record["config"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        config = read_json(Path(folder) / "run.json").get("config")
         return config if isinstance(config, dict) and self.mark in config else None
 
 

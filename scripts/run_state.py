@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import traceback
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hadoppler.envs.errors import HadopplerError
-from hadoppler.scripts.report import write_json
+from hadoppler.scripts.report import read_json, write_json
 
 Judge = Callable[[Exception], tuple[int, str]]
 """Exit code and sentence of an error."""
@@ -62,12 +61,7 @@ def recorded(folder: Path, judge: Judge, *, swallow: bool = False, **told: Any) 
 
 def read_status(folder: str | Path) -> dict[str, Any]:
     """``status.json`` of a folder, ``{}`` if it has none; a run whose process is gone is ``interrupted``."""
-    try:
-        status = json.loads((Path(folder) / "status.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(status, dict):
-        return {}
+    status = read_json(Path(folder) / "status.json")
     if status.get("state") == "running":
         try:
             with held(Path(folder)):

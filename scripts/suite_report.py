@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hadoppler.scripts.report import Column, pack_columns, say
+from hadoppler.scripts.report import Column, print_columns, say
 from hadoppler.scripts.suite_runs import by, geometric_mean
 
 if TYPE_CHECKING:
@@ -65,15 +65,7 @@ def print_worlds(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     columns: list[Column] = [
         (f"{name}\n/ bound, JCT [h]", [_reached(cells.get((name, number))) for number in worlds]) for name in schedulers
     ]
-    first = min(max(map(len, labels)), max(console.width // 3, 20))
-    for group in pack_columns(columns, console.width - first - 4):
-        table = Table()
-        table.add_column("world", width=first, overflow="fold")
-        for header, _ in group:
-            table.add_column(escape(header), justify="right", no_wrap=True)
-        for number, label in enumerate(labels):
-            table.add_row(escape(label), *(found[number] for _, found in group))
-        console.print(table)
+    print_columns(console, labels, columns, corner="world")
 
 
 def _reached(row: Mapping[str, Any] | None) -> str:

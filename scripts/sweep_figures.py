@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hadoppler.scripts.metrics import best_figures, read_metrics
+from hadoppler.scripts.report import read_json
 
 Figures = Callable[[Path], Iterable[tuple[str, Mapping[str, float]]]]
 """Of a member's folder: what a line of the table is called, and its figures; a name may come several times."""
@@ -34,11 +34,7 @@ def training_figures(folder: Path) -> list[tuple[str, dict[str, float]]]:
 
 def read_results(folder: Path) -> dict[str, Any]:
     """``results.json`` of a folder; ``{}`` without one."""
-    try:
-        found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_json(folder / "results.json")
 
 
 def numbers(values: Mapping[str, Any], keys: Iterable[str]) -> dict[str, float]:

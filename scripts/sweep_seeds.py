@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from hadoppler.scripts.figure_headings import NEVER_NEGATIVE, Heading, headings
 from hadoppler.scripts.intervals import ENOUGH, Estimate, estimate
-from hadoppler.scripts.report import Column, pack_columns, say
+from hadoppler.scripts.report import Column, print_columns, say
 from hadoppler.scripts.sweep_figures import Figures
 
 if TYPE_CHECKING:
@@ -91,16 +89,7 @@ def print_lines(console: Console, lines: Sequence[Line]) -> None:
     columns: list[Column] = [("seeds", [_count(line) for line in lines])]
     for name, heading in shown.items():
         columns.append((heading.text, [str(row[name] / heading.divisor) if name in row else "-" for row in found]))
-    labels = [line.label for line in lines]
-    first = min(max(len("over seeds"), *map(len, labels)), max(console.width // 3, 20))
-    for group in pack_columns(columns, console.width - first - 4):
-        table = Table()
-        table.add_column("over seeds", width=first, overflow="fold")
-        for header, _ in group:
-            table.add_column(escape(header), justify="right", no_wrap=True)
-        for number, label in enumerate(labels):
-            table.add_row(escape(label), *(escape(cells[number]) for _, cells in group))
-        console.print(table)
+    print_columns(console, [line.label for line in lines], columns, corner="over seeds")
     most = max(len(values) for line in lines for values in line.values.values())
     say(console, "[low, high]: 95 % confidence interval; " + kind(most))
     if any(name in NEVER_NEGATIVE and item.low == 0 < item.centre for row in found for name, item in row.items()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import netrc
 import os
 import secrets
@@ -22,7 +21,7 @@ from rich.console import Console
 from hadoppler.envs.errors import HadopplerError, MissingExtraError
 from hadoppler.scripts.application import instantiate
 from hadoppler.scripts.metrics import read_metrics
-from hadoppler.scripts.report import plain, say, write_json
+from hadoppler.scripts.report import plain, read_json, say, write_json
 from hadoppler.scripts.wandb_results import tell_results
 
 MODES = ("online", "offline", "disabled")
@@ -193,11 +192,8 @@ def _usual_mode() -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     """What ``wandb.json`` tells; ``{}`` where there is none."""
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return told if isinstance(told, dict) and "id" in told else {}
+    told = read_json(path)
+    return told if "id" in told else {}
 
 
 @contextmanager

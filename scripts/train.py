@@ -25,6 +25,7 @@ from hadoppler.scripts.metrics import read_metrics
 from hadoppler.scripts.progress import TrainingProgress
 from hadoppler.scripts.report import write_results, write_run_record
 from hadoppler.scripts.resume import TRAINING, ResumeError
+from hadoppler.scripts.settings import setting
 from hadoppler.scripts.sweep_figures import training_figures
 from hadoppler.scripts.tracking import tracked
 
@@ -131,8 +132,6 @@ def what_runs_showed(lines: Sequence[Mapping[str, Any]], measured: Mapping[str, 
 
 def command_line(placement: str) -> str:
     """How to read a placement of this training's graph and topology, quoted for the shell."""
-    from hadoppler.scripts.calibrate import setting
-
     settings = HydraConfig.get()
     chosen = {str(group).rpartition("/")[2].partition("@")[0]: name for group, name in settings.runtime.choices.items()}
     words = [f"{group}={chosen[group]}" for group in ("graph", "topology") if chosen.get(group)]

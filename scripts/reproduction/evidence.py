@@ -11,8 +11,9 @@ from statistics import fmean
 from typing import Any
 
 from hadoppler.scripts.intervals import Estimate, estimate
+from hadoppler.scripts.report import read_json
 from hadoppler.scripts.reproduction.parts import Part, Plan, short
-from hadoppler.scripts.reproduction.records import FINISHED, Record, read_json, read_record, rows_of
+from hadoppler.scripts.reproduction.records import FINISHED, Record, read_record, rows_of
 from hadoppler.scripts.reproduction.tables import At, Claim, Figure, Table
 
 Values = dict[int, float]

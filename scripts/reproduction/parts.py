@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from hadoppler import __version__
 from hadoppler.scripts.report import plain
 from hadoppler.scripts.reproduction.table_files import read_table
 from hadoppler.scripts.reproduction.tables import At, Table, TableError
+from hadoppler.scripts.settings import setting
 
 TOLD = ("resume", "tracking", "pictures", "rounds", "processes")
 """Settings that change what is told of a result, not the result: they are not in the hash."""
@@ -69,7 +69,7 @@ class Part:
         files = {setting: str(part.folder(root) / file) for setting, (part, file) in self.needs.items()}
         told = {"pictures": False, "rounds": self.drawn}
         more = {name: value for name, value in told.items() if name in self.has and name not in self.settings}
-        return [self.command, *(word(*item) for item in {**self.settings, **files, **more}.items())]
+        return [self.command, *(setting(*item) for item in {**self.settings, **files, **more}.items())]
 
 
 @dataclass
@@ -201,7 +201,7 @@ class _Maker:
     def _compose(self, where: str, command: str, settings: Mapping[str, Any]) -> DictConfig:
         """The settings of a command; what chooses among files is composed once, for it takes a tenth of a second."""
         groups = {key: value for key, value in settings.items() if key in self.groups}
-        words = tuple(word(*item) for item in groups.items())
+        words = tuple(setting(*item) for item in groups.items())
         try:
             if (command, *words) not in self.composed:
                 import_module(f"hadoppler.scripts.{command}")  # the schema of its settings
@@ -241,24 +241,6 @@ def has(config: DictConfig, key: str) -> bool:
     except OmegaConfBaseException:
         return False
     return isinstance(node, DictConfig) and last in list(node.keys())
-
-
-def word(key: str, value: Any) -> str:
-    """``key=value`` of a command line of Hydra's."""
-    return f"{key}={_written(value)}"
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_written(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_written, value))}]"
-    if isinstance(value, str):
-        if re.fullmatch(r"[\w/.\-]+", value):
-            return value
-        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
-        return f"'{escaped}'"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def short(value: Any) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hadoppler.scripts.report import plain, write_json
+from hadoppler.scripts.report import plain, read_json, write_json
 from hadoppler.scripts.reproduction.parts import Part
 
 FINISHED, FAILED, MISSING = "finished", "failed", "missing"
@@ -29,15 +28,6 @@ class Record:
     reason: str = ""
     begun: str = ""
     seconds: float = 0.0
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; ``{}`` if there is none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def read_record(part: Part, root: Path) -> Record:

@@ -13,13 +13,15 @@ from typing import Any
 
 from hadoppler import __version__
 from hadoppler.scripts.intervals import Estimate
+from hadoppler.scripts.report import read_json
 from hadoppler.scripts.reproduction.evidence import Evidence, Finding, estimated, find, numbers_of, over_reference
 from hadoppler.scripts.reproduction.page import page
-from hadoppler.scripts.reproduction.parts import Part, short, word
+from hadoppler.scripts.reproduction.parts import Part, short
 from hadoppler.scripts.reproduction.pictures import draw
-from hadoppler.scripts.reproduction.records import FAILED, FINISHED, MISSING, read_json
+from hadoppler.scripts.reproduction.records import FAILED, FINISHED, MISSING
 from hadoppler.scripts.reproduction.table_files import table_names
 from hadoppler.scripts.reproduction.tables import Figure, Table
+from hadoppler.scripts.settings import setting
 
 NOTHING = "–"
 
@@ -228,7 +230,7 @@ def _commands(evidence: Evidence, table: Table) -> Iterator[str]:
         parts = evidence.parts(table.name, row)
         if parts:
             words = parts[0].words(evidence.root)
-            folder = word("hydra.run.dir", str(parts[0].folder(evidence.root)))
+            folder = setting("hydra.run.dir", str(parts[0].folder(evidence.root)))
             yield f"hadoppler {shlex.join([*words, folder])}"
     yield "```"
 

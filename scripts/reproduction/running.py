@@ -20,8 +20,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from hadoppler.scripts.report import say
-from hadoppler.scripts.reproduction.parts import Part, word
+from hadoppler.scripts.reproduction.parts import Part
 from hadoppler.scripts.reproduction.records import FAILED, FINISHED, read_record, reason_of, write_record
+from hadoppler.scripts.settings import setting
 
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
@@ -171,7 +172,7 @@ def start(part: Part, root: Path) -> Running | None:
     (folder / "results.json").unlink(missing_ok=True)
     begun = datetime.now(UTC).isoformat(timespec="seconds")
     write_record(part, root, begun=begun)
-    where = word("resume" if goes_on else "hydra.run.dir", str(folder))
+    where = setting("resume" if goes_on else "hydra.run.dir", str(folder))
     command = [*PROGRAM, *part.words(root), where]
     with (folder / "log.txt").open("ab") as log:
         process = subprocess.Popen(

@@ -18,9 +18,10 @@ from rich.console import Console
 pytest.importorskip("torch_geometric")
 
 from hadoppler.scripts import reproduce
+from hadoppler.scripts.report import read_json
 from hadoppler.scripts.reproduction import parts as parts_module, running, table_files
 from hadoppler.scripts.reproduction.parts import Plan, configurations, plan_of
-from hadoppler.scripts.reproduction.records import read_json, read_record
+from hadoppler.scripts.reproduction.records import read_record
 from hadoppler.scripts.reproduction.table_files import parse_table
 from hadoppler.scripts.reproduction.tables import Table
 

@@ -11,9 +11,10 @@ import pytest
 
 pytest.importorskip("torch_geometric")
 
-from hadoppler.scripts.reproduction.parts import Part, Plan, configurations, plan_of, word
+from hadoppler.scripts.reproduction.parts import Part, Plan, configurations, plan_of
 from hadoppler.scripts.reproduction.table_files import parse_table, read_table, table_names
 from hadoppler.scripts.reproduction.tables import TableError
+from hadoppler.scripts.settings import setting
 
 TABLE = """
 title: A table
@@ -182,8 +183,8 @@ def test_tables_say_what_they_are(name: str) -> None:
 def test_settings_are_written_as_hydra_reads_them(value: Any, written: str) -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
-    assert word("a.b", value) == f"a.b={written}"
-    assert OverridesParser.create().parse_override(word("a.b", value)).value() == value
+    assert setting("a.b", value) == f"a.b={written}"
+    assert OverridesParser.create().parse_override(setting("a.b", value)).value() == value
 
 
 def test_parts_are_named_for_people() -> None:

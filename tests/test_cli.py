@@ -40,12 +40,9 @@ KEYS = {
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in an empty folder, on a wide terminal; other processes compile nothing; the environment is restored."""
-    monkeypatch.chdir(tmp_path)
+def _uncompiled(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes compile nothing."""
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
 
 
 def read(path: Path) -> Any:

@@ -82,12 +82,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _beside_ours(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _beside_ours(site: Path, own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(site)
     monkeypatch.delitem(sys.modules, "theirs_hadoppler", raising=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
 
 
 def results() -> dict[str, Any]:

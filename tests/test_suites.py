@@ -40,11 +40,7 @@ def suite(name: str) -> Any:
     return kind(**values)
 
 
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def results() -> dict[str, Any]:

@@ -28,12 +28,9 @@ QUICK = ["graph=chain", "method=[round_robin]", "pictures=false"]
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty folder and a wide terminal; other processes find the plans and compile nothing."""
-    monkeypatch.chdir(tmp_path)
+def _other_processes(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They find the plans and compile nothing."""
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +20,7 @@ OFFLINE = ["tracking=wandb", "tracking.mode=offline"]
 PLACE = ["graph=chain", "method=[round_robin,heft]"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _service_ends() -> Iterator[None]:
-    """The process that wandb starts ends with these tests."""
-    yield
-    wandb.teardown()
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody's key, mode or settings; an empty folder."""
-    for name in [name for name in os.environ if name.startswith("WANDB_")]:
-        if name != "WANDB_SERVICE":
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("no_account", "wandb_service")
 
 
 class Run:

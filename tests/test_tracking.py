@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,25 +24,13 @@ PLAN = ["~agent", "+agent={_target_: train_plans.CountingPlan, seed: ${seed}, tr
 WANDB = [*PLAN, "tracking=wandb", "pictures=false"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _service_ends() -> Iterator[None]:
-    """The process that wandb starts ends with these tests."""
-    yield
-    wandb.teardown()
+pytestmark = pytest.mark.usefixtures("wandb_service")
 
 
 @pytest.fixture(autouse=True)
-def _without_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody's key, mode or settings; an empty folder; other processes find the plans."""
-    for name in [name for name in os.environ if name.startswith("WANDB_")]:
-        if name != "WANDB_SERVICE":
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+def _other_processes(no_account: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They find the plans."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    (tmp_path / "home").mkdir()
-    monkeypatch.chdir(tmp_path)
 
 
 def folders(pattern: str = "*") -> list[Path]:

@@ -26,11 +26,8 @@ PLAN = ["~agent", "+agent={_target_: train_plans.CountingPlan, seed: ${seed}, ro
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in an empty folder on a wide terminal, where other processes find the plans."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+def _other_processes(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They find the plans."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import geometric_mean
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ def summarise(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
             ratios = [row[method] / row[below] for row in rows if row[method] and row[below]]
             if ratios:
                 told = found.setdefault(method, {})
-                told[f"ratio_{key}_mean"] = math.exp(fmean(map(math.log, ratios)))
+                told[f"ratio_{key}_mean"] = geometric_mean(ratios)
                 told[f"ratio_{key}_worst"] = max(ratios)
     return found
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -97,7 +97,7 @@ def summarise_methods(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
             "problems": len(mine),
             "ratio_bound_mean": geometric_mean([row["ratio_bound"] for row in mine]),
             "ratio_bound_worst": max(row["ratio_bound"] for row in mine),
-            "decision_s": fmean(row["decision_s"] for row in mine),
+            "decision_s": statistics.fmean(row["decision_s"] for row in mine),
         }
         for name, mine in by("method", rows).items()
     }
@@ -115,7 +115,7 @@ def summarise_schedulers(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
             "ratio_bound_mean": geometric_mean([row["ratio_bound"] for row in mine]),
             "ratio_bound_worst": max(row["ratio_bound"] for row in mine),
             "mean_jct_s": geometric_mean([row["mean_jct_s"] for row in mine]),
-            "ftf": fmean(row["ftf"] for row in mine),
+            "ftf": statistics.fmean(row["ftf"] for row in mine),
             "left_out": sum(row[key] for row in mine for key in left_out),
         }
         for name, mine in by("scheduler", rows).items()
@@ -134,4 +134,4 @@ def geometric_mean(values: Sequence[float]) -> float:
     """Of positive numbers; NaN where one is not."""
     if not values or not all(value > 0 for value in values):
         return math.nan
-    return math.exp(fmean(map(math.log, values)))
+    return statistics.geometric_mean(values)

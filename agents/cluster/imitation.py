@@ -155,7 +155,8 @@ def collate(examples: Sequence[Example]) -> Batch:
 def imitation_loss(network: ClusterNetwork, batch: Batch, value_weight: float = 0.1) -> tuple[Tensor, float]:
     """Minus the log-probability that a decision drawn under the mask is one that the teacher wants, plus the Huber
     loss of the value times ``value_weight``; and the part of the batch in which the one with the highest score is."""
-    scores, value = network(batch.rows, batch.whole, batch.legal.shape[1])
+    seen = {"job_features": batch.rows, "global_features": batch.whole}
+    scores, value = network(seen, batch.legal.shape[1])
     legal = scores.masked_fill(~batch.legal, -torch.inf)
     right = scores.masked_fill(~batch.wanted, -torch.inf)
     loss = (torch.logsumexp(legal, dim=1) - torch.logsumexp(right, dim=1)).mean()

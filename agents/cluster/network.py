@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -102,12 +103,13 @@ class ClusterNetwork(nn.Module):
         value = self.value_out(torch.relu(self.value_hidden(end)))
         return torch.cat((options.flatten(1), close), dim=-1), value.squeeze(-1)
 
-    def forward(self, job_features: Tensor, global_features: Tensor, choices: int) -> tuple[Tensor, Tensor]:
+    def forward(self, observation: Mapping[str, Tensor], choices: int) -> tuple[Tensor, Tensor]:
         """Scores [B, ``choices``] and values [B] of observations of ``SequentialAllocation``, flat or not.
 
-        ``choices`` is the number of decisions J * O + 1; J and R follow from the shapes.
+        Of an observation, ``job_features`` and ``global_features`` are read. ``choices`` is the number of decisions
+        J * O + 1; J and R follow from the shapes.
         """
-        seen = split(job_features, global_features)
+        seen = split(observation["job_features"], observation["global_features"])
         mixing = (choices - 1) // seen.rows.shape[1] == seen.left.shape[1] + 3
         return self.decide(self.encode(seen.rows, seen.whole), seen.state, seen.left, mixing)
 

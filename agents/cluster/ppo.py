@@ -2,74 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import gymnasium as gym
 from sb3_contrib import MaskablePPO
-from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
-from torch import Tensor, nn
 
+from ..network_policy import NetworkPolicy
 from .network import ClusterNetwork
 
 
-class _AsSeen(BaseFeaturesExtractor):
-    """Hands observations on as they are."""
-
-    def __init__(self, observation_space: gym.Space) -> None:
-        super().__init__(observation_space, features_dim=1)
-
-    def forward(self, observation: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return observation
-
-
-class _ActorAndCritic(nn.Module):
-    """The network where stable-baselines3 has its hidden layers."""
-
-    def __init__(self, network: ClusterNetwork, choices: int) -> None:
-        super().__init__()
-        self.network, self.choices = network, choices
-
-    def forward(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        rows, whole = observation["job_features"], observation["global_features"]
-        scores, value = self.network(rows, whole, self.choices)
-        return scores, value[:, None]
-
-    def forward_actor(self, observation: Mapping[str, Tensor]) -> Tensor:
-        return self(observation)[0]
-
-    def forward_critic(self, observation: Mapping[str, Tensor]) -> Tensor:
-        return self(observation)[1]
-
-
-class ClusterPolicy(MaskableActorCriticPolicy):
+class ClusterPolicy(NetworkPolicy):
     """``MaskablePPO(ClusterPolicy, env, ...)`` for ``SequentialAllocation`` with any window, cluster and options.
 
     Args:
         network_width: of a new ``ClusterNetwork``, the attribute ``network``.
     """
 
-    mlp_extractor: Any
-    action_net: Any
-    value_net: Any
-
     def __init__(self, *args: Any, network_width: int = 40, **options: Any) -> None:
-        self._width = network_width
-        super().__init__(*args, **{"features_extractor_class": _AsSeen, **options})
+        super().__init__(*args, network_options={"network_width": network_width}, **options)
+
+    def make_network(self) -> ClusterNetwork:
+        """As of ``NetworkPolicy``."""
+        return ClusterNetwork(self.network_options["network_width"])
 
     @property
     def network(self) -> ClusterNetwork:
         """What is trained."""
         network: ClusterNetwork = self.mlp_extractor.network
         return network
-
-    def _build(self, lr_schedule: Any) -> None:
-        choices: Any = self.action_space
-        self.mlp_extractor = _ActorAndCritic(ClusterNetwork(self._width), int(choices.n))
-        self.action_net, self.value_net = nn.Identity(), nn.Identity()
-        make: Any = self.optimizer_class
-        self.optimizer = make(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
 
 
 PPO_SETTINGS: dict[str, Any] = {

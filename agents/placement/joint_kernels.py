@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ...envs.placement import episode_kernels as kernels
 from ...envs.placement.features import write_device_features
-from .rollout_kernels import ALLOWED_COLUMN, RAW_COLUMNS, draw, place_logits, relative_features
+from ...envs.placement.random_draws import draw
+from .rollout_kernels import ALLOWED_COLUMN, RAW_COLUMNS, place_logits, relative_features
 
 
 class Played(NamedTuple):

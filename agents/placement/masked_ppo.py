@@ -14,12 +14,11 @@ import gymnasium as gym
 import torch
 from gymnasium import spaces
 from sb3_contrib import MaskablePPO
-from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
-from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from torch import Tensor, nn
 
 from ...envs.errors import PlacementError
 from ...envs.placement.features import DEVICE_FEATURES, EDGE_FEATURES, NODE_FEATURES
+from ..network_policy import NetworkPolicy
 
 PPO_SETTINGS: dict[str, Any] = {
     "learning_rate": 1e-3,
@@ -158,35 +157,7 @@ def _wide(scores: Tensor, choices: int) -> Tensor:
     return nn.functional.pad(scores, (0, choices - scores.shape[1]))
 
 
-class _AsSeen(BaseFeaturesExtractor):
-    """Hands observations on as they are."""
-
-    def __init__(self, observation_space: gym.Space) -> None:
-        super().__init__(observation_space, features_dim=1)
-
-    def forward(self, observation: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return observation
-
-
-class _ActorAndCritic(nn.Module):
-    """The network where stable-baselines3 has its hidden layers."""
-
-    def __init__(self, network: PlacementNetwork, choices: int) -> None:
-        super().__init__()
-        self.network, self.choices = network, choices
-
-    def forward(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        scores, value = self.network(observation, self.choices)
-        return scores, value[:, None]
-
-    def forward_actor(self, observation: Mapping[str, Tensor]) -> Tensor:
-        return self(observation)[0]
-
-    def forward_critic(self, observation: Mapping[str, Tensor]) -> Tensor:
-        return self(observation)[1]
-
-
-class PlacementActorCritic(MaskableActorCriticPolicy):
+class PlacementActorCritic(NetworkPolicy):
     """``MaskablePPO(PlacementActorCritic, env, ...)`` for a ``DevicePlacementEnv`` of any size, wrapped in
     ``FlatAction`` or ``SelectThenPlace``.
 
@@ -197,28 +168,18 @@ class PlacementActorCritic(MaskableActorCriticPolicy):
         PlacementError: the environment is not wrapped, or its observations lack the edges.
     """
 
-    mlp_extractor: Any
-    action_net: Any
-    value_net: Any
-
     def __init__(self, *args: Any, network_width: int = 32, network_rounds: int = 2, **options: Any) -> None:
-        self._network_options = {"network_width": network_width, "network_rounds": network_rounds}
-        super().__init__(*args, **{"features_extractor_class": _AsSeen, **options})
+        network = {"network_width": network_width, "network_rounds": network_rounds}
+        super().__init__(*args, network_options=network, **options)
 
-    def _build(self, lr_schedule: Any) -> None:
+    def make_network(self) -> PlacementNetwork:
+        """As of ``NetworkPolicy``."""
         if not isinstance(self.action_space, spaces.Discrete):
             raise PlacementError("the policy makes one choice a step; wrap the environment in FlatAction.")
         seen: Any = self.observation_space
         if "edge_index" not in seen.spaces:
             raise PlacementError("the policy passes messages along the edges; make the environment with edges=True.")
-        network = PlacementNetwork(*self._network_options.values())
-        self.mlp_extractor = _ActorAndCritic(network, int(self.action_space.n))
-        self.action_net, self.value_net = nn.Identity(), nn.Identity()
-        make: Any = self.optimizer_class
-        self.optimizer = make(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
-
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        return super()._get_constructor_parameters() | self._network_options
+        return PlacementNetwork(*self.network_options.values())
 
 
 def make_masked_ppo(env: gym.Env | Any, *, width: int = 32, rounds: int = 2, **settings: Any) -> MaskablePPO:

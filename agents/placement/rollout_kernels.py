@@ -32,6 +32,7 @@ from ...envs.placement.features import (
     write_device_features,
 )
 from ...envs.placement.fifo_kernel import sift_down, sift_up
+from ...envs.placement.random_draws import draw
 
 COLUMNS = (
     "later_start",
@@ -100,17 +101,6 @@ class Record(NamedTuple):
     """[B, N]"""
     features: NDArray[np.float32]
     """[B, N, D, F], or [B, 0, D, F] if nobody will score them"""
-
-
-@njit(cache=True, nogil=True, inline="always")
-def draw(random, b):  # type: ignore[no-untyped-def]
-    """Next uniform number in [0, 1) of stream b (xorshift64*)."""
-    x = random[b]
-    x ^= x >> np.uint64(12)
-    x ^= x << np.uint64(25)
-    x ^= x >> np.uint64(27)
-    random[b] = x
-    return np.float64((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
 
 
 @njit(cache=True, nogil=True)

@@ -15,10 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from ...envs.errors import MemoryLimitError, PlacementError
 from ...envs.placement import Placement, PlacementProblem, event_loop, fifo_kernel, simulate
+from ...envs.placement.device import processors
+from ...envs.placement.event_workspace import event_workspace
 from ...envs.placement.graph import Floats, Integers
 from ...envs.placement.placement import order_by_start
+from ...envs.placement.random_draws import draw
 from ...envs.placement.simulator import Order, simulation_options
-from ...envs.placement.topology import processors
 
 CLUSTER = 8
 """Operations that one step moves together at most."""
@@ -193,7 +195,7 @@ def run_chains(
     def walk(walker: Chain) -> int:
         tensors = len(problem.tensor_ptr) - 1
         fifo = fifo_kernel.fifo_workspace(problem.n, problem.d)
-        events = event_loop.event_workspace(problem.n, problem.d, tensors, problem.graph.e, len(problem.input_bytes))
+        events = event_workspace(problem.n, problem.d, tensors, problem.graph.e, len(problem.input_bytes))
 
         def advance(steps: int, begin: float, end: float) -> None:
             _anneal(arrays, allowed, options, penalty, walker, steps, begin, end, fifo, events)
@@ -248,17 +250,6 @@ def _heuristic_starts(problem: PlacementProblem, rng: np.random.Generator, execu
 
 
 @njit(cache=True, nogil=True)
-def _draw(random):  # type: ignore[no-untyped-def]
-    """Next uniform number in [0, 1) (xorshift64*)."""
-    x = random[0]
-    x ^= x >> np.uint64(12)
-    x ^= x << np.uint64(25)
-    x ^= x >> np.uint64(27)
-    random[0] = x
-    return np.float64((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
-
-
-@njit(cache=True, nogil=True)
 def _score(problem, options, penalty, chain, limit, fifo, events):  # type: ignore[no-untyped-def]
     """Makespan of the current state; with its memory penalty too if it is not above ``limit`` already."""
     makespan = fifo_kernel.SAME_INSTANT
@@ -287,7 +278,7 @@ def _neighbour(problem, v, random):  # type: ignore[no-untyped-def]
     after = problem.out_ptr[v + 1] - problem.out_ptr[v]
     if before + after == 0:
         return v
-    pick = int(_draw(random) * (before + after))
+    pick = int(draw(random, 0) * (before + after))
     if pick < before:
         return problem.edge_source[problem.in_edge[problem.in_ptr[v] + pick]]
     return problem.edge_target[problem.out_ptr[v] + pick - before]
@@ -297,22 +288,22 @@ def _neighbour(problem, v, random):  # type: ignore[no-untyped-def]
 def _propose(problem, allowed, assignment, random, moved, devices):  # type: ignore[no-untyped-def]
     """Write a move, operations and their new devices, and return how many; 0 for none or an illegal one."""
     n, d = allowed.shape
-    v = int(_draw(random) * n)
-    kind = _draw(random)
+    v = int(draw(random, 0) * n)
+    kind = draw(random, 0)
     count = 1
     moved[0] = v
     if kind < 0.35:  # any device
-        devices[0] = int(_draw(random) * d)
+        devices[0] = int(draw(random, 0) * d)
     elif kind < 0.6:  # a neighbour's device
         devices[0] = assignment[_neighbour(problem, v, random)]
     elif kind < 0.8:  # swap two
-        moved[1] = int(_draw(random) * n)
+        moved[1] = int(draw(random, 0) * n)
         devices[0], devices[1] = assignment[moved[1]], assignment[v]
         count = 2
     else:  # a cluster, found by a random walk, to one device
-        device = int(_draw(random) * d) if kind < 0.9 else assignment[_neighbour(problem, v, random)]
+        device = int(draw(random, 0) * d) if kind < 0.9 else assignment[_neighbour(problem, v, random)]
         devices[0] = device
-        length = 2 + int(_draw(random) * (len(moved) - 1))
+        length = 2 + int(draw(random, 0) * (len(moved) - 1))
         while count < length:
             v = _neighbour(problem, v, random)
             moved[count], devices[count] = v, device
@@ -337,10 +328,10 @@ def _anneal(problem, allowed, options, penalty, chain, steps, hot, cold, fifo, e
     factor = (cold / hot) ** (1.0 / steps)
     for _ in range(steps):
         temperature *= factor
-        count, v = 0, int(_draw(random) * len(rank))
+        count, v = 0, int(draw(random, 0) * len(rank))
         old_rank = rank[v]
-        if options.order == event_loop.PRIORITY and _draw(random) < 0.3:
-            rank[v] = rank[int(_draw(random) * len(rank))] + (_draw(random) - 0.5)
+        if options.order == event_loop.PRIORITY and draw(random, 0) < 0.3:
+            rank[v] = rank[int(draw(random, 0) * len(rank))] + (draw(random, 0) - 0.5)
         else:
             count = _propose(problem, allowed, assignment, random, moved, devices)
             if count == 0:
@@ -349,7 +340,7 @@ def _anneal(problem, allowed, options, penalty, chain, steps, hot, cold, fifo, e
             before[i] = assignment[moved[i]]
             assignment[moved[i]] = devices[i]
         # Metropolis' rule, with the random number drawn first
-        limit = chain.score[0] - temperature * np.log(1.0 - _draw(random))
+        limit = chain.score[0] - temperature * np.log(1.0 - draw(random, 0))
         score = _score(problem, options, penalty, chain, limit, fifo, events)
         if score <= limit:
             chain.score[0] = score

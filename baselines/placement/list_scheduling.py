@@ -15,10 +15,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...envs.placement import Placement, PlacementProblem, Plan
-from ...envs.placement.event_loop import uniform
 from ...envs.placement.fifo_kernel import ProblemArrays
 from ...envs.placement.graph import Floats, Integers
 from ...envs.placement.placement import order_by_start
+from ...envs.placement.random_draws import uniform
 
 EARLIEST_START, EARLIEST_FINISH = 0, 1
 ETF, DLS, MIN_MIN = 0, 1, 2

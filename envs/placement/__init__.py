@@ -1,6 +1,7 @@
 """Which operation runs on which device: graphs, devices, costs, and the simulator."""
 
 from .bounds import LowerBounds, lower_bounds
+from .device import Device
 from .env import DevicePlacementEnv
 from .episodes import EpisodeBatch
 from .graph import DataflowGraph, GraphInput
@@ -13,7 +14,7 @@ from .readers.torch_export import from_module
 from .replaying import replay
 from .saved_problem import load_problem, save_problem
 from .simulator import Schedule, Transfers, makespans, simulate
-from .topology import Device, Topology
+from .topology import Topology
 from .vector_env import DevicePlacementVectorEnv
 from .workloads import make_graph
 from .wrappers import FlatAction, SelectThenPlace

@@ -10,45 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from .event_memory import hold, let_go, let_inputs_go, prepare_memory
+from .event_workspace import event_workspace, pair_shift
 from .fifo_kernel import sift_down, sift_up
+from .random_draws import lognormal, uniform
 
 FIFO, PRIORITY, RANDOM = 0, 1, 2
 NO_CONTENTION, PAIR, PORTS = 0, 1, 2
-
-
-class EventWorkspace(NamedTuple):
-    """Scratch and results of ``simulate_events``; T tensors, D devices; transfer of tensor t to
-    device k is number ``t << shift | k``, the link from h to k ``h << shift | k``; see ``_shift``."""
-
-    waiting: NDArray[np.int32]
-    ready: NDArray[np.float64]
-    rank: NDArray[np.float64]
-    event_time: NDArray[np.float64]
-    event_code: NDArray[np.int64]
-    queue: NDArray[np.int32]
-    queue_start: NDArray[np.int32]
-    queue_size: NDArray[np.int32]
-    running: NDArray[np.int32]
-    busy_until: NDArray[np.float64]
-    marked: NDArray[np.bool_]
-    head: NDArray[np.int64]
-    tail: NDArray[np.int64]
-    following: NDArray[np.int64]
-    egress: NDArray[np.int32]
-    ingress: NDArray[np.int32]
-    lanes: NDArray[np.int32]
-    start: NDArray[np.float64]
-    end: NDArray[np.float64]
-    produced: NDArray[np.float64]
-    sent: NDArray[np.float64]
-    arrived: NDArray[np.float64]
-    holds: NDArray[np.int32]
-    copy_holds: NDArray[np.int32]
-    input_seen: NDArray[np.bool_]
-    live: NDArray[np.float64]
-    peak: NDArray[np.float64]
 
 
 class Options(NamedTuple):
@@ -61,28 +30,6 @@ class Options(NamedTuple):
     seed: int
     track_memory: bool
     record: bool
-
-
-@njit(cache=True, nogil=True)
-def uniform(seed, sample, item):  # type: ignore[no-untyped-def]
-    """A number in (0, 1) that depends on the three integers alone (splitmix64), so on no thread."""
-    z = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15)
-    for part in (np.uint64(sample), np.uint64(item)):
-        z = (z ^ part) + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z = z ^ (z >> np.uint64(31))
-    return (np.float64(z >> np.uint64(11)) + 0.5) / 9007199254740992.0
-
-
-@njit(cache=True, nogil=True)
-def _noise(sigma, seed, sample, item):  # type: ignore[no-untyped-def]
-    """Lognormal factor of mean 1; ``sigma`` is the deviation of its logarithm (Box-Muller)."""
-    if sigma == 0.0:
-        return 1.0
-    radius = np.sqrt(-2.0 * np.log(uniform(seed, sample, 2 * item)))
-    normal = radius * np.cos(2.0 * np.pi * uniform(seed, sample, 2 * item + 1))
-    return np.exp(sigma * normal - 0.5 * sigma * sigma)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -122,31 +69,6 @@ def _pop(time, code, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _shift(d: int) -> int:
-    """Bits of a device number: pairs are numbered by shifting, as divisions would take half of the time."""
-    shift = 0
-    while (1 << shift) < d:
-        shift += 1
-    return shift
-
-
-@njit(cache=True, nogil=True)
-def event_workspace(n: int, d: int, t: int, e: int, p: int) -> EventWorkspace:
-    """Scratch for N operations, D devices, T tensors, E edges and P graph inputs."""
-    shift = _shift(d)
-    transfers, links = t << shift, d << shift
-    events = n + min(transfers, e) + 1  # at most one per operation and one per transfer
-    return EventWorkspace(
-        np.empty(n, np.int32), np.empty(n), np.empty(n), np.empty(events), np.empty(events, np.int64),
-        np.empty(n, np.int32), np.empty(d + 1, np.int32), np.empty(d, np.int32), np.empty(d, np.int32), np.empty(d),
-        np.empty(d, np.bool_), np.empty(links, np.int64), np.empty(links, np.int64), np.empty(transfers, np.int64),
-        np.empty(d, np.int32), np.empty(d, np.int32), np.empty(links, np.int32),
-        np.empty(n), np.empty(n), np.empty(transfers), np.empty(transfers), np.empty(transfers),
-        np.empty(n, np.int32), np.empty(transfers, np.int32), np.empty(p * d, np.bool_), np.empty(d), np.empty(d),
-    )  # fmt: skip
-
-
-@njit(cache=True, nogil=True)
 def simulate_events(problem, assignment, priority, options, sample, work):  # type: ignore[no-untyped-def]
     """Run the event loop once and return the makespan.
 
@@ -175,7 +97,7 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
     sigma, seed, track, record = options.noise, options.seed, options.track_memory, options.record
     fifo, contended = options.order == FIFO, options.contention != NO_CONTENTION
     n, d = assignment.shape[0], latency.shape[0]
-    shift = _shift(d)
+    shift = pair_shift(d)
     mask = (1 << shift) - 1
     _prepare(problem, assignment, priority, options, sample, work)
     makespan, now = 0.0, 0.0
@@ -190,7 +112,7 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
             makespan = now
             if track:
                 edges, outputs = (edge_source, edge_tensor, edge_bytes), (out_bytes, returned)
-                _let_inputs_go(v, here, in_ptr, in_edge, edges, assignment, outputs, holds, copy_holds, live)
+                let_inputs_go(v, here, in_ptr, in_edge, edges, assignment, outputs, holds, copy_holds, live)
             edge = out_ptr[v]
             while edge < out_ptr[v + 1]:
                 tensor = np.int64(edge_tensor[edge])
@@ -242,7 +164,7 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
                 lanes[here << shift | there] -= 1
                 links_changed = True
                 if track:
-                    _let_go(source, here, out_bytes, returned, holds, live)
+                    let_go(source, here, out_bytes, returned, holds, live)
         # 2. transfers start: by time produced, then source, then destination
         while pending > 0 and links_changed:
             link = _first_transfer(
@@ -257,7 +179,7 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
             here, there, first = link >> shift, link & mask, tensor_ptr[transfer >> shift]
             seconds = edge_bytes[first] * rate[here, there]
             if sigma > 0:
-                seconds *= _noise(sigma, seed, sample, n + transfer)
+                seconds *= lognormal(sigma, seed, sample, n + transfer)
             arrival = now + (latency[here, there] + seconds)
             for edge in range(first, tensor_ptr[(transfer >> shift) + 1]):
                 w = edge_target[edge]
@@ -273,7 +195,7 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
             ingress[there] += 1
             lanes[link] += 1
             if track:
-                _hold(there, edge_bytes[first], live, peak)
+                hold(there, edge_bytes[first], live, peak)
             if track or contended:
                 _push(time, code, events, now + seconds, n + transfer)
                 events += 1
@@ -291,12 +213,12 @@ def simulate_events(problem, assignment, priority, options, sample, work):  # ty
                 running[here] = v
                 seconds = compute_s[v, here]
                 if sigma > 0:
-                    seconds *= _noise(sigma, seed, sample, v)
+                    seconds *= lognormal(sigma, seed, sample, v)
                 busy_until[here] = now + seconds
                 if record:
                     work.start[v], work.end[v] = now, now + seconds
                 if track:
-                    _hold(here, out_bytes[v], live, peak)
+                    hold(here, out_bytes[v], live, peak)
             following_instant = min(following_instant, busy_until[here])
         if following_instant == np.inf:
             return makespan
@@ -336,7 +258,7 @@ def _prepare(problem, assignment, priority, options, sample, work):  # type: ign
         work.sent[:] = np.nan
         work.arrived[:] = np.nan
     if options.track_memory:
-        _prepare_memory(problem, assignment, work)
+        prepare_memory(problem, assignment, work)
 
 
 @njit(cache=True, nogil=True)
@@ -368,7 +290,7 @@ def _enqueue(head, tail, following, produced, link, transfer, now):  # type: ign
 def _first_transfer(tensor_ptr, edge_source, contention, channels, head, egress, ingress, lanes, produced):  # type: ignore[no-untyped-def]
     """The link whose first waiting transfer may start before all others, or -1."""
     d = egress.shape[0]
-    shift = _shift(d)
+    shift = pair_shift(d)
     best, best_time = -1, np.inf
     for here in range(d):
         if contention == PORTS and egress[here] >= channels:
@@ -394,69 +316,6 @@ def _first_transfer(tensor_ptr, edge_source, contention, channels, head, egress,
             elif when < best_time:
                 best, best_time = link, when
     return best
-
-
-@njit(cache=True, nogil=True)
-def _hold(device, size, live, peak):  # type: ignore[no-untyped-def]
-    live[device] += size
-    peak[device] = max(peak[device], live[device])
-
-
-@njit(cache=True, nogil=True)
-def _let_go(v, device, out_bytes, returned, holds, live):  # type: ignore[no-untyped-def]
-    """One reason less to keep the outputs of v on its own device."""
-    holds[v] -= 1
-    if holds[v] == 0 and not returned[v]:
-        live[device] -= out_bytes[v]
-
-
-@njit(cache=True, nogil=True)
-def _prepare_memory(problem, assignment, work):  # type: ignore[no-untyped-def]
-    """Place the graph inputs, and count who keeps each output and each received copy alive."""
-    n, d = assignment.shape[0], problem.latency.shape[0]
-    input_ptr, input_index, input_seen, live = problem.input_ptr, problem.input_index, work.input_seen, work.live
-    input_seen[:] = False
-    live[:] = 0.0
-    for v in range(n):
-        here = assignment[v]
-        for entry in range(input_ptr[v], input_ptr[v + 1]):
-            item = input_index[entry]
-            if not input_seen[item * d + here]:
-                input_seen[item * d + here] = True
-                live[here] += problem.input_bytes[item]
-    work.peak[:] = work.live
-    edge_source, edge_target, edge_tensor = problem.edge_source, problem.edge_target, problem.edge_tensor
-    holds, copy_holds, shift = work.holds, work.copy_holds, _shift(d)
-    holds[:] = 0
-    copy_holds[:] = 0
-    for edge in range(edge_target.shape[0]):
-        source = edge_source[edge]
-        there = assignment[edge_target[edge]]
-        if there == assignment[source]:
-            holds[source] += 1
-        else:
-            transfer = edge_tensor[edge] << shift | there
-            if copy_holds[transfer] == 0:
-                holds[source] += 1
-            copy_holds[transfer] += 1
-
-
-@njit(cache=True, nogil=True)
-def _let_inputs_go(v, here, in_ptr, in_edge, edges, assignment, outputs, holds, copy_holds, live):  # type: ignore[no-untyped-def]
-    """v has run: it no longer needs its inputs."""
-    edge_source, edge_tensor, edge_bytes = edges
-    out_bytes, returned = outputs
-    shift = _shift(live.shape[0])
-    for entry in range(in_ptr[v], in_ptr[v + 1]):
-        edge = in_edge[entry]
-        source = edge_source[edge]
-        if assignment[source] == here:
-            _let_go(source, here, out_bytes, returned, holds, live)
-        else:
-            transfer = edge_tensor[edge] << shift | here
-            copy_holds[transfer] -= 1
-            if copy_holds[transfer] == 0:
-                live[here] -= edge_bytes[edge]
 
 
 @njit(cache=True, nogil=True)

@@ -13,9 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import MemoryLimitError, PlacementError
 from . import event_loop, fifo_kernel
+from .device import processors
+from .event_workspace import EventWorkspace, event_workspace
 from .graph import Floats, Integers
 from .problem import MemoryMode, PlacementProblem
-from .topology import Contention, processors
+from .topology import Contention
 
 Order = Literal["fifo", "priority", "random"]
 _ORDERS = {"fifo": event_loop.FIFO, "priority": event_loop.PRIORITY, "random": event_loop.RANDOM}
@@ -114,7 +116,7 @@ def simulate(
     ranks = _ranks(problem, order, priority)[0]
     arrays = problem.arrays
     tensors = len(problem.tensor_ptr) - 1
-    work = event_loop.event_workspace(problem.n, problem.d, tensors, problem.graph.e, len(problem.input_bytes))
+    work = event_workspace(problem.n, problem.d, tensors, problem.graph.e, len(problem.input_bytes))
     makespan = event_loop.simulate_events(arrays, placed, ranks, options, 0, work)
     return Schedule(
         assignment=placed,
@@ -242,7 +244,7 @@ def _memory_penalty(problem: PlacementProblem, peaks: Floats, memory: MemoryMode
     return np.where(share > 0, problem.serial_s * (1.0 + share), 0.0)
 
 
-def _collect_transfers(problem: PlacementProblem, placed: Integers, work: event_loop.EventWorkspace) -> Transfers:
+def _collect_transfers(problem: PlacementProblem, placed: Integers, work: EventWorkspace) -> Transfers:
     (sent,) = np.nonzero(~np.isnan(work.sent))
     by_start = sent[np.lexsort((sent, work.sent[sent]))]
     stride = len(work.sent) // max(len(problem.tensor_ptr) - 1, 1)

@@ -1,10 +1,9 @@
-"""Devices and the links between them: presets with their sources, or the user's own as YAML."""
+"""Machines as the methods see them: devices and the links between them."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -12,73 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..descriptions import check_keys, read_yaml
-from ..errors import TopologyError, UnknownNameError
+from ..errors import TopologyError
+from .device import MOST_DEVICES, Device, is_whole, processors, read_devices, read_number, read_numbers
 
 Contention = Literal["none", "pair", "ports"]
-GB = 1e9
-TERA = 1e12
-MOST_DEVICES = 4096
-"""Links are kept for every pair, so that many more would not fit the memory (our choice)."""
-SLOWEST = 1e-30
-"""FLOP/s below this, or above its inverse, would overflow times (our choice)."""
-
-
-def processors() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@dataclass(frozen=True)
-class Device:
-    """One accelerator or processor.
-
-    Attributes:
-        kind: hardware type, such as ``P100``; matched with the device kinds of measured graphs.
-        flops_per_s: sustained FLOP/s of an operation kind that ``kind_flops_per_s`` does not name.
-        kind_flops_per_s: FLOP/s per operation kind (``matmul``, ``elementwise``, ...).
-        memory_bytes: capacity; infinite for no limit.
-        memory_bytes_per_s: bandwidth of the device's own memory; infinite for none to model.
-        overhead_s: fixed seconds per operation (launch).
-    """
-
-    kind: str = "device"
-    flops_per_s: float = 1.0
-    kind_flops_per_s: Mapping[str, float] = field(default_factory=dict)
-    memory_bytes: float = np.inf
-    memory_bytes_per_s: float = np.inf
-    overhead_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.kind_flops_per_s, Mapping):
-            raise TopologyError(
-                f"device kind {self.kind}: kind_flops_per_s is {self.kind_flops_per_s!r}; expected kind: FLOP/s."
-            )
-        positive = {"flops_per_s": self.flops_per_s, "memory_bytes_per_s": self.memory_bytes_per_s}
-        positive |= {f"kind_flops_per_s[{name}]": value for name, value in self.kind_flops_per_s.items()}
-        for name, value in positive.items():
-            if not (_is_number(value) and value > 0):
-                raise TopologyError(f"device kind {self.kind}: {name} is {value!r}; expected a number above 0.")
-            if "flops_per_s" in name and not SLOWEST <= value <= 1 / SLOWEST:
-                limits = f"{SLOWEST:g} to {1 / SLOWEST:g}"
-                raise TopologyError(f"device kind {self.kind}: {name} is {value!r}; expected FLOP/s from {limits}.")
-        for name, value, end in (("memory_bytes", self.memory_bytes, ""), ("overhead_s", self.overhead_s, ", finite")):
-            if not (_is_number(value) and value >= 0 and (not end or value < np.inf)):
-                raise TopologyError(f"device kind {self.kind}: {name} is {value!r}; expected a number from 0 up{end}.")
-
-    def at_speed(self, factor: float) -> Device:
-        """The same device with all rates times ``factor``; its kind tells the factor."""
-        return replace(
-            self,
-            kind=self.kind if factor == 1 else f"{self.kind}*{factor:g}",
-            flops_per_s=self.flops_per_s * factor,
-            kind_flops_per_s={kind: rate * factor for kind, rate in self.kind_flops_per_s.items()},
-            memory_bytes_per_s=self.memory_bytes_per_s * factor,
-        )
-
-    def seconds(self, kind: Sequence[str], flops: NDArray, bytes_moved: NDArray) -> NDArray[np.float64]:
-        """Roofline seconds of operations: overhead + max(FLOPs / FLOP/s, bytes / memory bandwidth)."""
-        speed = np.array([self.kind_flops_per_s.get(name, self.flops_per_s) for name in kind])
-        return self.overhead_s + np.maximum(flops / speed, bytes_moved / self.memory_bytes_per_s)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +45,7 @@ class Topology:
         if count == 0:
             raise TopologyError(f"topology {self.name}: it has no device; at least one is needed.")
         for label, legal in (("bandwidth", "above 0"), ("latency", "from 0 up, finite")):
-            matrix = _numbers(getattr(self, label), f"topology {self.name}: {label}")
+            matrix = read_numbers(getattr(self, label), f"topology {self.name}: {label}")
             if matrix.ndim == 0:
                 matrix = np.full((count, count), float(matrix))
             if matrix.shape != (count, count):
@@ -130,7 +66,7 @@ class Topology:
             raise TopologyError(
                 f"topology {self.name}: contention is {self.contention!r}; expected none, pair or ports."
             )
-        if not _is_whole(self.channels) or self.channels < 1:
+        if not is_whole(self.channels) or self.channels < 1:
             raise TopologyError(f"topology {self.name}: channels is {self.channels!r}; expected 1 or more.")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -208,23 +144,23 @@ class Topology:
             TopologyError: a number is not usable, or there are not as many speeds as devices.
         """
         where = f"topology {name or 'uniform'}"
-        if devices is not None and (not _is_whole(devices) or not 1 <= devices <= MOST_DEVICES):
+        if devices is not None and (not is_whole(devices) or not 1 <= devices <= MOST_DEVICES):
             raise TopologyError(
                 f"{where}: devices is {devices!r}; expected a whole number from 1 up, {MOST_DEVICES} at most."
             )
         given = np.ones(devices or 4) if speeds is None else speeds
-        factors = _numbers(given, f"{where}: speeds").reshape(-1)
+        factors = read_numbers(given, f"{where}: speeds").reshape(-1)
         if devices is not None and len(factors) != devices:
             raise TopologyError(f"{where}: {len(factors)} speeds are given for {devices} devices; give one per device.")
-        speed = _number(flops_per_s, f"{where}: flops_per_s")
+        speed = read_number(flops_per_s, f"{where}: flops_per_s")
         return cls(
             name=name or f"{len(factors)}x{kind}",
             devices=tuple(
                 Device(kind if f == 1.0 else f"{kind}*{f:g}", speed * f, memory_bytes=memory_bytes)
                 for f in factors.tolist()
             ),
-            bandwidth=_numbers(bandwidth, f"{where}: bandwidth"),
-            latency=_numbers(latency, f"{where}: latency"),
+            bandwidth=read_numbers(bandwidth, f"{where}: bandwidth"),
+            latency=read_numbers(latency, f"{where}: latency"),
             contention=contention,
             source="uniform",
         )
@@ -239,22 +175,9 @@ class Topology:
         Raises:
             UnknownNameError: no preset has this name.
         """
-        base, dash, variant = str(name).partition("-")
-        if base not in PRESETS or (dash and variant not in _VARIANTS):
-            raise UnknownNameError(
-                f"no topology is called {name!r}; choose one of {', '.join(PRESETS)}, alone or followed by "
-                f"{', '.join('-' + v for v in _VARIANTS)}, or give a YAML file."
-            )
-        topology = PRESETS[base]()
-        if not variant:
-            return topology
-        limit, contention = _VARIANTS[variant]
-        return replace(
-            topology,
-            name=name,
-            bandwidth=np.minimum(topology.bandwidth, limit),
-            contention=cast(Contention, contention),
-        )
+        from .machines import preset  # they are topologies themselves
+
+        return preset(name)
 
     @classmethod
     def at_speeds(
@@ -295,7 +218,7 @@ class Topology:
         return cls.uniform(
             count,
             flops_per_s=20e9,
-            bandwidth=5 * GB,
+            bandwidth=5e9,
             latency=50e-6,
             kind="cpu",
             name=f"this machine, {count} CPU devices",
@@ -326,14 +249,14 @@ class Topology:
             raise TopologyError(f"{where}: devices is missing; give a list of devices with kind and flops_per_s.")
         devices: list[Device] = []
         for position, entry in enumerate(entries):
-            devices.extend(_read_device(entry, f"{where}, device {position}"))
+            devices.extend(read_devices(entry, f"{where}, device {position}"))
         if len(devices) > 1 and "bandwidth" not in values:
             raise TopologyError(f"{where}: bandwidth is missing; give bytes/s between devices.")
         return cls(
             name=str(values.get("name") or where),
             devices=tuple(devices),
-            bandwidth=_numbers(values.get("bandwidth", 1.0), f"{where}: bandwidth"),
-            latency=_numbers(values.get("latency", 0.0), f"{where}: latency"),
+            bandwidth=read_numbers(values.get("bandwidth", 1.0), f"{where}: bandwidth"),
+            latency=read_numbers(values.get("latency", 0.0), f"{where}: latency"),
             contention=cast(Contention, values.get("contention", "ports")),
             channels=values.get("channels", 1),
             source=str(values.get("source") or ""),
@@ -369,108 +292,3 @@ class Topology:
             "contention": self.contention,
             "channels": self.channels,
         }
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def _numbers(value: Any, where: str) -> NDArray[np.float64]:
-    """A new array; texts such as ``1e9``, which YAML does not take for numbers, are read too."""
-    try:
-        if value is None or np.asarray(value).dtype == bool:
-            raise ValueError(value)
-        return np.array(value, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise TopologyError(f"{where} is {value!r}; expected a number or a list of numbers.") from error
-
-
-def _number(value: Any, where: str) -> float:
-    array = _numbers(value, where)
-    if array.ndim:
-        raise TopologyError(f"{where} is {value!r}; expected one number.")
-    return float(array)
-
-
-def _read_device(entry: Any, where: str) -> list[Device]:
-    if not isinstance(entry, Mapping):
-        raise TopologyError(f"{where}: expected keys such as kind and flops_per_s, found {entry!r}.")
-    numeric = ("flops_per_s", "memory_bytes", "memory_bytes_per_s", "overhead_s")
-    check_keys(entry, ("kind", "count", "kind_flops_per_s", *numeric), where, TopologyError)
-    if "flops_per_s" not in entry:
-        raise TopologyError(f"{where}: flops_per_s is missing; give the device's FLOP/s.")
-    count = entry.get("count", 1)
-    if not _is_whole(count) or not 1 <= count <= MOST_DEVICES:
-        raise TopologyError(f"{where}: count is {count!r}; expected a whole number from 1 up, {MOST_DEVICES} at most.")
-    kind = entry.get("kind", "device")
-    if not (isinstance(kind, str) or _is_number(kind)):
-        raise TopologyError(f"{where}: kind is {kind!r}; expected a text such as P100.")
-    numbers = {key: _number(entry[key], f"{where}: {key}") for key in numeric if key in entry}
-    speeds = entry.get("kind_flops_per_s") or {}
-    if not isinstance(speeds, Mapping):
-        raise TopologyError(f"{where}: kind_flops_per_s is {speeds!r}; expected keys such as matmul with FLOP/s.")
-    per_kind = {str(name): _number(value, f"{where}: kind_flops_per_s.{name}") for name, value in speeds.items()}
-    try:
-        device = Device(kind=str(kind), kind_flops_per_s=per_kind, **numbers)
-    except TopologyError as error:
-        raise TopologyError(f"{where}: {error}") from None
-    return [device] * count
-
-
-def _gpu(kind: str, matmul: float, vector: float, memory: float, memory_rate: float) -> Device:
-    """Data-sheet peaks: products reach 80 % of them, memory 80 %; 5 microseconds a launch (our choice)."""
-    return Device(
-        kind=kind,
-        flops_per_s=0.8 * vector * TERA,
-        kind_flops_per_s=dict.fromkeys(("matmul", "convolution", "attention"), 0.8 * matmul * TERA),
-        memory_bytes=memory * GB,
-        memory_bytes_per_s=0.8 * memory_rate * GB,
-        overhead_s=5e-6,
-    )
-
-
-# Peaks from NVIDIA's data sheets: TFLOP/s of float32 products (tensor cores with TF32 where there
-# are any) and vector float32, memory GB and GB/s. A K80 board holds two such GPUs.
-_P100 = _gpu("P100", 9.3, 9.3, 16, 732)
-_V100 = _gpu("V100", 15.7, 15.7, 16, 900)
-_K80 = _gpu("K80", 2.8, 2.8, 12, 240)
-_A100 = _gpu("A100", 156, 19.5, 40, 1555)
-_H100 = _gpu("H100", 494, 67, 80, 3350)
-_L4 = _gpu("L4", 60, 30.3, 24, 300)
-
-
-def _machine(name: str, devices: Sequence[Device], gigabytes: ArrayLike, microseconds: float, source: str) -> Topology:
-    return Topology(
-        name=name,
-        devices=tuple(devices),
-        bandwidth=np.asarray(gigabytes) * GB,
-        latency=np.asarray(microseconds * 1e-6),
-        source=source,
-    )
-
-
-def _v100_links() -> NDArray[np.float64]:
-    """NVLink of a DGX-1 (25 GB/s a link and direction); pairs without one go over PCIe at 10 GB/s."""
-    links = np.full((8, 8), 10.0)
-    double = [(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)]
-    single = [(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)]
-    for pairs, rate in ((single, 25.0), (double, 50.0)):
-        for a, b in pairs:
-            links[a, b] = links[b, a] = rate
-    return links
-
-
-PRESETS = {
-    "4xP100": lambda: _machine("4xP100", [_P100] * 4, 12, 10, "PCIe 3.0 x16, 12 of 15.75 GB/s sustained"),
-    "8xV100": lambda: _machine("8xV100", [_V100] * 8, _v100_links(), 10, "DGX-1 hybrid cube mesh"),
-    "4xA100": lambda: _machine("4xA100", [_A100] * 4, 240, 5, "NVLink 3 with NVSwitch, 80 % of 300 GB/s"),
-    "4xH100": lambda: _machine("4xH100", [_H100] * 4, 360, 5, "NVLink 4 with NVSwitch, 80 % of 450 GB/s"),
-    "4xL4": lambda: _machine("4xL4", [_L4] * 4, 24, 10, "PCIe 4.0 x16, 24 of 31.5 GB/s sustained"),
-    "mixed": lambda: _machine("mixed", [_V100, _V100, _P100, _K80], 12, 10, "V100, V100, P100, K80 on PCIe 3.0 x16"),
-}
-
-_VARIANTS = {"slow": (3 * GB, "ports"), "contended": (12 * GB, "ports"), "ideal": (np.inf, "none")}

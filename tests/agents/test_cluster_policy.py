@@ -71,9 +71,9 @@ def sequential(workload: Any, cluster: Any = HEADLINE, **options: Any) -> Sequen
 
 def scores(network: ClusterNetwork, observation: dict[str, Any]) -> tuple[Any, float]:
     """Scores and value of one observation."""
-    arrays = [torch.from_numpy(observation[name])[None] for name in ("job_features", "global_features")]
+    seen = {name: torch.from_numpy(observation[name])[None] for name in ("job_features", "global_features")}
     with torch.no_grad():
-        answer, value = network(*arrays, len(observation["action_mask"]))
+        answer, value = network(seen, len(observation["action_mask"]))
     return answer[0].numpy(), float(value)
 
 
@@ -134,7 +134,7 @@ def test_jobs_and_types_may_stand_in_any_order() -> None:
     rows = torch.cat((seen.rows, seen.state), dim=-1)[:, jobs][..., columns]
     whole = torch.cat((seen.whole, seen.left), dim=-1)[..., wide]
     with torch.no_grad():
-        after, again = network(rows, whole, len(before))
+        after, again = network({"job_features": rows, "global_features": whole}, len(before))
     table = before[:-1].reshape(12, 6)[jobs.numpy()][:, [0, *(1 + types.numpy()), 4, 5]]
     np.testing.assert_allclose(after[0, :-1].reshape(12, 6).numpy(), table, atol=1e-5)
     assert float(after[0, -1]) == pytest.approx(before[-1], abs=1e-5)
@@ -319,6 +319,19 @@ def test_masked_ppo_takes_it_as_it_is() -> None:
     assert float(model.policy.predict_values(model.policy.obs_to_tensor(observation)[0])) == pytest.approx(
         value, abs=1e-5
     )
+
+
+def test_a_saved_ppo_policy_of_another_width_is_made_again(tmp_path: Path) -> None:
+    ppo = pytest.importorskip("sb3_contrib").MaskablePPO
+    from hadoppler.agents.cluster.ppo import ClusterPolicy
+
+    env = sequential("physical", "v100:2 k80:2", jobs=4, window=4)
+    policy = ppo(ClusterPolicy, env, policy_kwargs={"network_width": 8}, seed=0, device="cpu").policy
+    policy.save(str(tmp_path / "policy.zip"))
+    again = ClusterPolicy.load(str(tmp_path / "policy.zip"), device="cpu")
+    assert again.network.width == 8
+    observation, _ = env.reset(seed=0)
+    np.testing.assert_array_equal(scores(again.network, observation)[0], scores(policy.network, observation)[0])
 
 
 def test_same_seed_same_bytes_and_a_stopped_training_goes_on_exactly(tmp_path: Path) -> None:

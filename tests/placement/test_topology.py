@@ -25,7 +25,7 @@ from hadoppler.envs.placement import (
     makespans,
     simulate,
 )
-from hadoppler.envs.placement.topology import PRESETS
+from hadoppler.envs.placement.machines import PRESETS
 
 NAN, INFINITY = float("nan"), float("inf")
 VARIANTS = ("", "-slow", "-contended", "-ideal")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from rich.console import Console
 from hadoppler.scripts.figure_headings import NEVER_NEGATIVE, Heading, headings
 from hadoppler.scripts.intervals import ENOUGH, Estimate, estimate
 from hadoppler.scripts.report import Column, print_columns, say
-from hadoppler.scripts.sweep_figures import Figures
+from hadoppler.scripts.sweep_figures import Figures, read_results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from hadoppler.scripts.sweep import Member
 
 SEED = re.compile(r"^\+?seeds?=")
+PROBLEM = ("graph", "topology", "problems", "suite")
+"""Settings that decide what is placed."""
 MOST_PANELS = 4
 """Figures in the picture; the table and ``sweep.json`` have all."""
 
@@ -36,6 +39,7 @@ class Line:
         members: how many finished; of the others there are no figures.
         failed: how many did not.
         values: figure -> what each seed gave.
+        one_problem: whether all of them placed the same: their settings may draw a graph from the seed.
     """
 
     setting: str
@@ -43,6 +47,7 @@ class Line:
     members: int
     failed: int
     values: dict[str, list[float]] = field(default_factory=dict)
+    one_problem: bool = True
 
     @property
     def estimates(self) -> dict[str, Estimate]:
@@ -72,9 +77,10 @@ def over_seeds(members: Sequence[Member], figures: Figures) -> list[Line]:
     lines = []
     for setting, mine in settings.items():
         done = [member for member in mine if member.state == "finished"]
+        alike = len({_problem(member.folder) for member in done}) < 2
         found: dict[str, Line] = {}
         for name, values in [pair for member in done for pair in figures(member.folder)]:
-            line = found.setdefault(name, Line(setting, name, len(done), len(mine) - len(done)))
+            line = found.setdefault(name, Line(setting, name, len(done), len(mine) - len(done), one_problem=alike))
             for key, value in values.items():
                 line.values.setdefault(key, []).append(value)
         known = [line for line in found.values() if line.values]
@@ -96,6 +102,9 @@ def print_lines(console: Console, lines: Sequence[Line]) -> None:
         say(console, "Intervals end at 0 where a figure cannot be less.")
     if any(line.failed for line in lines):
         say(console, "n of m: the other members did not finish and are in no figure.")
+    mixed = list(dict.fromkeys(line.setting or "all" for line in lines if not line.one_problem))
+    if mixed:
+        say(console, f"Members placed different graphs, so intervals are over problems, too: {', '.join(mixed)}.")
 
 
 def kind(seeds: int) -> str:
@@ -112,6 +121,12 @@ def _headings(lines: Sequence[Line]) -> dict[str, Heading]:
         for name, found in line.values.items():
             values.setdefault(name, []).extend(found)
     return headings(values)
+
+
+def _problem(folder: Path) -> str:
+    """What a member placed, as a text; the same for members without such settings."""
+    settings = read_results(folder).get("config", {})
+    return json.dumps([settings.get(key) for key in PROBLEM], sort_keys=True)
 
 
 def _count(line: Line) -> str:

@@ -23,6 +23,7 @@ from hadoppler.scripts.sweep import Member
 from hadoppler.scripts.sweep_figures import row_figures
 from hadoppler.scripts.sweep_seeds import Line, over_seeds, picture, print_lines
 
+CONF = Path(__file__).resolve().parents[1] / "conf"
 PLAN = ["~agent", "+agent={_target_: train_plans.ValidatedPlan, seed: ${seed}, online: false, killed: false}"]
 QUICK = ["graph=chain", "method=[round_robin]", "pictures=false"]
 
@@ -144,7 +145,7 @@ def test_times_are_shown_in_the_units_and_by_the_names_of_a_single_run() -> None
 
 @pytest.mark.parametrize("launcher", ["basic", "joblib"])
 def test_place_over_seeds(launcher: str, capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["-m", "graph=chain,ladder", "seed=0,1,2", "method=[round_robin,heft]", "pictures=false"]
+    words = ["-m", "graph=chain,ladder", "seed=0,1,2", "method=[random,heft]", "pictures=false"]
     if launcher == "joblib":
         pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="hydra-joblib-launcher is not installed")
         words += ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
@@ -154,17 +155,35 @@ def test_place_over_seeds(launcher: str, capfd: pytest.CaptureFixture[str]) -> N
     assert found["command"] == ["hadoppler place", *words]
     lines = found["over_seeds"]
     assert [(line["setting"], line["name"]) for line in lines] == [
-        (f"graph={graph}", method) for graph in ("chain", "ladder") for method in ("round_robin", "heft")
+        (f"graph={graph}", method) for graph in ("chain", "ladder") for method in ("random", "heft")
     ]
     rows = [json.loads(path.read_text())["rows"][0] for path in sorted(Path("runs").glob("place/*/[0-2]/results.json"))]
     spans = [row["makespan"] for row in rows]
+    assert len({row["bound"] for row in rows}) == 1, "seeds are of methods; the graph is the same"
+    assert len(set(lines[1]["figures"]["makespan"]["values"])) == 1 < len(set(spans))
     makespan = lines[0]["figures"]["makespan"]
     assert makespan["values"] == spans
     assert (makespan["centre"], makespan["seeds"]) == (pytest.approx(np.mean(spans)), 3)
     out = capfd.readouterr().out
     assert "over seeds" in out
     assert str(estimate(spans)) in out
+    assert "different graphs" not in out
     assert not list(Path("runs").glob("**/over_seeds.png"))
+
+
+def test_seeds_that_draw_graphs_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["-m", *QUICK, "graph.length=3,4", "graph.seed=${seed}", "seed=0,1"]
+    assert place_command.main(words) == 0
+    told = "Members placed different graphs, so intervals are over problems, too: graph.length=3, graph.length=4.\n"
+    assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("group", ["graph", "topology", "problems", "suite"])
+def test_no_choice_draws_what_is_placed_from_the_seed(group: str) -> None:
+    """The seed is the noise of methods and trainings only."""
+    files = list((CONF / group).glob("*.yaml"))
+    assert files
+    assert [path.name for path in files if "${seed" in path.read_text(encoding="utf-8")] == []
 
 
 def test_simulate_over_seeds_draws_them(capsys: pytest.CaptureFixture[str]) -> None:

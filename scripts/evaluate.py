@@ -126,7 +126,7 @@ def judge(config: DictConfig) -> list[dict[str, Any]]:
         raise CommandError(f"no {who} gave a result: " + " ".join(dict.fromkeys(failures.values())))
     write_run_record(folder, config)
     write_results(folder, config, rows, failures, summary=summary, **suite)
-    print_judgement(console, who, len(items), summary, failures)
+    print_judgement(console, who, len(items), rows, summary, failures)
     if who == "scheduler":
         print_worlds(console, rows)
     say_suite(console, **suite)

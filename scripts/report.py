@@ -7,6 +7,7 @@ import math
 import platform
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -185,13 +186,28 @@ def print_placements(
         console.print("* stopped by a budget in seconds; another run may differ.")
     if any(row["notes"].get("repaired") for row in rows):
         console.print("+ its own answer did not fit the memory; operations were moved until it did.")
-    for row in rows:
-        if "fall_back" in row["notes"]:
-            told = f"{row['method']}: its own answer was worse; this is the portfolio's, {row['notes']['fall_back']}."
-            console.print(told, highlight=False, markup=False, soft_wrap=True)
+    for sentence in fallen_back(rows):
+        say(console, sentence)
     _print_stand_ins(console, problem)
     for name, reason in failures.items():
         console.print(f"{name}: no placement. {reason}", highlight=False, markup=False, soft_wrap=True)
+
+
+def fallen_back(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each method that gave other methods' placements where its own were worse, and how to forbid it."""
+    answers: dict[str, list[str | None]] = {}
+    for row in rows:
+        answers.setdefault(row["method"], []).append(row["notes"].get("fall_back"))
+    told = []
+    for name, winners in answers.items():
+        taken, never = Counter(filter(None, winners)), f"(method.{name}.fall_back=false: never)."
+        if taken and len(winners) == 1:
+            told.append(f"{name} answered with {winners[0]}'s placement, for its own was worse {never}")
+        elif taken:
+            counts = ", ".join(f"{winner}'s on {count}" for winner, count in taken.most_common())
+            share = f"{taken.total()} of {len(winners)} problems, where its own were worse"
+            told.append(f"{name} answered with other methods' placements on {share}: {counts} {never}")
+    return told
 
 
 def _print_stand_ins(console: Console, problem: PlacementProblem) -> None:

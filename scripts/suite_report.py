@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hadoppler.scripts.report import Column, print_columns, say
+from hadoppler.scripts.report import Column, fallen_back, print_columns, say
 from hadoppler.scripts.suite_runs import by, geometric_mean
 
 if TYPE_CHECKING:
@@ -30,13 +30,19 @@ COLUMNS = {
 
 
 def print_judgement(
-    console: Console, who: str, count: int, summary: Mapping[str, Mapping[str, float]], failures: Mapping[str, str]
+    console: Console,
+    who: str,
+    count: int,
+    rows: Sequence[Mapping[str, Any]],
+    summary: Mapping[str, Mapping[str, float]],
+    failures: Mapping[str, str],
 ) -> None:
     """A line per method or scheduler, the least mean ratio to the bound first; then why some have no result.
 
     Args:
         who: ``method`` or ``scheduler``.
         count: of problems or worlds; who has fewer is marked, for means over fewer do not compare.
+        rows: one per problem and method, or world and scheduler.
     """
     found = next(iter(summary.values()))
     table = Table()
@@ -51,6 +57,8 @@ def print_judgement(
     say(console, f"/ bound: geometric mean and worst of the ratios of {what}.")
     if who == "scheduler":
         say(console, "mean JCT: geometric mean over the worlds; FTF: mean over them.")
+    for sentence in fallen_back(rows) if who == "method" else []:
+        say(console, sentence)
     if failures:
         say(console, "* no result for some; means over the others do not compare.")
     for name, reason in failures.items():

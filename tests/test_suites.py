@@ -23,6 +23,7 @@ from hadoppler.envs.errors import SuiteError
 from hadoppler.envs.placement import lower_bounds
 from hadoppler.envs.placement.suites import PlacementSuite, content
 from hadoppler.scripts.cli import main
+from hadoppler.scripts.report import fallen_back
 from hadoppler.scripts.suite_runs import geometric_mean
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -241,6 +242,44 @@ def test_a_policy_on_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(found["rows"]) == 2
     assert found["suite"]["name"] == "placement_test"
     assert f"SHA-256 {found['suite']['sha256']}" in capsys.readouterr().out
+
+
+FALLEN = {"heft": 2, "etf": 1, None: 1}
+
+
+def test_who_answered_with_whose_placements() -> None:
+    rows = [{"method": "doppler", "notes": {"fall_back": name}} for name, count in FALLEN.items() for _ in range(count)]
+    others = [{"method": "random", "notes": {}}] * 4
+    assert fallen_back([*rows, *others]) == [
+        "doppler answered with other methods' placements on 3 of 4 problems, where its own were worse: "
+        "heft's on 2, etf's on 1 (method.doppler.fall_back=false: never)."
+    ]
+    assert fallen_back([*rows[:1], *others]) == [
+        "doppler answered with heft's placement, for its own was worse (method.doppler.fall_back=false: never)."
+    ]
+    assert fallen_back([*rows[-1:], *others]) == []
+
+
+@pytest.mark.parametrize(
+    "words", [[*SMALL, "method=[doppler,random]"], ["place", "graph=ffnn", "topology=4xP100-ideal", "method=[doppler]"]]
+)
+def test_the_table_says_where_the_policy_fell_back(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch_geometric")
+    import torch
+
+    from hadoppler.agents.placement import doppler, learned
+
+    torch.manual_seed(0)
+    monkeypatch.setattr(learned, "_loaded", lambda path: doppler.DopplerPolicy(width=8, second=4, random=0))
+    short = ["method.doppler.samples=1", "memory=off"] if words[0] == "place" else ["method.doppler.samples=1"]
+    assert main([*words, *short, "pictures=false"]) == 0
+    (path,) = Path("runs").glob("*/*/results.json")
+    (sentence,) = fallen_back(json.loads(path.read_text())["rows"])
+    assert sentence in capsys.readouterr().out
+    assert main([*words, *short, "method.doppler.fall_back=false", "pictures=false"]) == 0
+    assert "answered with" not in capsys.readouterr().out
 
 
 def test_over_seeds_there_is_a_line_per_method() -> None:

@@ -92,7 +92,8 @@ class TrainingPlan:
         if any(seed >= FIRST_SEED for _, _, seed in self.validation) or not self.validation:
             raise TrainingError(f"validation needs workloads with seeds below {FIRST_SEED}; give at least one.")
         for scheduler in self.teachers:
-            make_teacher(scheduler)
+            if make_teacher(scheduler).forks:
+                raise TrainingError(f"teachers has {scheduler}, which forks jobs; the network cannot, so give another.")
 
     def train(self, folder: str | Path, report: Report = lambda told: None, resume: bool = False) -> Path:
         """Train into a folder; returns the file of the best policy.

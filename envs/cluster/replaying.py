@@ -21,6 +21,9 @@ def replay(env: gym.Env, scheduler: Scheduler, *, seed: int = 0) -> Iterator[Rep
 
     Args:
         seed: of the environment, and of the scheduler's own random draws.
+
+    Raises:
+        AllocationError: the scheduler forks or mixes, and the environment does not.
     """
     base: Any = env.unwrapped
     observation, _ = env.reset(seed=seed)

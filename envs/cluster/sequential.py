@@ -103,7 +103,12 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
         the nodes where ``RoundChoices.allocation`` puts them. Not told: other nodes (a gang that moves within
         its type stays), a mixed gang's counts per type (``mixed`` takes the fastest that are left; a type or
         nothing where ``mixed`` is not legal), shares of steps, refusals.
+
+        Raises:
+            AllocationError: a job has several gangs, or a gang several types, in an environment without; or a job
+                is outside the window.
         """
+        self._refuse_untellable(allocation)
         if self._round is None:
             return [self._close]
         choices, actions = self._round.copy(), []
@@ -116,6 +121,19 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
                 actions.append(position * number + legal[0])
                 choices.choose(position, legal[0])
         return actions if not choices.open else [*actions, self._close]
+
+    def _refuse_untellable(self, allocation: Allocation) -> None:
+        """What no decisions come near to, because the environment has no choices for it."""
+        actions = self._base.actions
+        if not actions.forking and len(np.unique(allocation.job)) < len(allocation):
+            raise AllocationError(
+                "a job has several gangs; that needs an environment with forking=True, or a scheduler that never forks."
+            )
+        if not actions.mixing and (allocation.gpus(actions.cluster).any(axis=1).sum(axis=1) > 1).any():
+            raise AllocationError(
+                "a gang stands on several GPU types; that needs an environment with mixing=True, or a scheduler that "
+                "keeps gangs on one type."
+            )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """As of the environment, before the first decision."""

@@ -362,6 +362,8 @@ def test_plans_that_cannot_be_are_refused() -> None:
         TrainingPlan(clusters=("v100:2", "v100:2 k80:2"))
     with pytest.raises(TrainingError, match="episodes is 0"):
         TrainingPlan(episodes=0)
+    with pytest.raises(TrainingError, match="which forks jobs; the network cannot"):
+        TrainingPlan(teachers=[{"name": "hadar"}, {"name": "hadare"}])
     with pytest.raises(TrainingError, match="below 1000"):
         TrainingPlan(validation=((10, None, 1000),))
 

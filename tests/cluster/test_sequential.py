@@ -286,6 +286,21 @@ def test_forks_stand_on_nodes_of_their_own() -> None:
     assert steps[-1].info["mean_jct_s"] == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.parametrize("every_round", [True, False])
+def test_what_no_decisions_can_tell_is_refused(every_round: bool) -> None:
+    """As bare: copies without forking, and gangs on several types without mixing."""
+    workload, cluster = make_workload("physical", jobs=3, seed=2), Cluster.parse("v100:1 p100:1 k80:1 v100:1")
+    for scheduler in (Scripted(fork_everywhere, forks=True), make_scheduler("hadare")):
+        for env in (ClusterSchedulingEnv(workload, cluster), wrapped(workload, cluster, every_round=every_round)):
+            with pytest.raises(
+                AllocationError, match="a job has several gangs; that needs an environment with forking"
+            ):
+                list(replay(env, scheduler))
+    mixed = wrapped(unit([900.0] * 2, [1, 2]), "fast:2 slow:1", every_round=every_round, mixing=False)
+    with pytest.raises(AllocationError, match="a gang stands on several GPU types; that needs an environment with mix"):
+        list(replay(mixed, Scripted(greedy_mix)))
+
+
 def test_copies_one_by_one() -> None:
     env = wrapped(unit([9e5, 9e5], [2, 1]), "fast:2x2 slow:2+fast:1", window=2, forking=True, mixing=False)
     _, info = env.reset(seed=0)

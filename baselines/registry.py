@@ -36,7 +36,12 @@ def find_by_name(name: str, table: Mapping[str, str], group: str, noun: str) -> 
     others = offered(group)
     if name in others:
         return load_offered(others[name], noun)
-    raise unknown_name(noun, name, [*table, *others])
+    raise unknown_name(noun, name, [*table, *others], how_to_offer(noun, group))
+
+
+def how_to_offer(noun: str, group: str) -> str:
+    """The end of a sentence that tells how a name of one's own comes about."""
+    return f"; a {noun} of your own gets a name by an entry point in the group {group}, as docs/extend.md shows"
 
 
 def offered(group: str) -> dict[str, EntryPoint]:

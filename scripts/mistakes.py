@@ -15,7 +15,9 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from hadoppler.baselines.registry import how_to_offer
 from hadoppler.envs.errors import HadopplerError
+from hadoppler.scripts.offers import FAMILIES
 
 
 class CommandError(HadopplerError):
@@ -54,7 +56,9 @@ def one_sentence(error: Exception, name: str, arguments: Sequence[str] = ()) -> 
 
 
 def _other_way(group: str, choice: str) -> str:
-    """How to give what looks like a file."""
+    """How to give what looks like a file, or like a function of one's own."""
+    if group in FAMILIES and not choice.isidentifier():
+        return how_to_offer(FAMILIES[group].noun, FAMILIES[group].entry_points)
     if group in ("graph", "topology", "cluster") and "." in choice:
         return f"; a file is given as {group}=file {group}.path={choice}"
     if group == "workload" and "." in choice:

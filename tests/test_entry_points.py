@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,9 @@ def one_of(problem, *, rng, execution, device: int):
     """All operations on one device."""
     return Placement(np.full(problem.n, device), problem.graph.topological_order)
 '''
+OPTIONS = ["--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", "--no-build-isolation"]
+PIP = [sys.executable, "-m", "pip", "install", *OPTIONS]
+EXTEND = Path(__file__).resolve().parents[1] / "docs" / "extend.md"
 SIMULATE = ["simulate", "workload.jobs=4", "rounds=false", "pictures=false"]
 PLACE = ["place", "graph=chain", "pictures=false"]
 
@@ -76,8 +80,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, target = tmp_path_factory.mktemp("theirs"), tmp_path_factory.mktemp("site")
     (source / "pyproject.toml").write_text(PROJECT)
     (source / "theirs_hadoppler.py").write_text(MODULE)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check"]
-    subprocess.run([*pip, "--no-build-isolation", "--target", target, source], check=True, timeout=120)
+    subprocess.run([*PIP, "--target", target, source], check=True, timeout=120)
     return target
 
 
@@ -187,6 +190,14 @@ def test_they_run_in_other_processes(site: Path) -> None:
             "method 'five' of the package theirs is of the type int; expected a class",
         ),
         ([*SIMULATE, "scheduler=[shortish]"], "no scheduler called 'shortish'; choose one of absent, "),
+        *[
+            ([*words, choice], f"by an entry point in the group {group}, as docs/extend.md shows.\n")
+            for words, choices, group in (
+                (PLACE, ["method=[mine:best]", "method=[mine.best]", "+method.best={}"], "hadoppler.placements"),
+                (SIMULATE, ["scheduler=[mine:Best]", "scheduler=[mine.py]", "+scheduler.x={}"], "hadoppler.schedulers"),
+            )
+            for choice in choices
+        ],
     ],
 )
 def test_mistakes_are_one_sentence(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,6 +205,25 @@ def test_mistakes_are_one_sentence(words: list[str], sentence: str, capsys: pyte
     err = capsys.readouterr().err
     assert sentence in err
     assert "Traceback" not in err
+
+
+def test_plain_files_become_choices_as_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files and commands of docs/extend.md; installed for this test only."""
+    source, target = tmp_path / "mine", tmp_path / "installed"
+    source.mkdir()
+    blocks = re.findall(r"^```\w+\n(.*?)^```", EXTEND.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for text in blocks:
+        if found := re.match(r"# (pyproject\.toml|first_fit\.py|all_on_fastest\.py)\n", text):
+            (source / found[1]).write_text(text)
+    (commands,) = [text for text in blocks if text.startswith("pip install --editable .\n")]
+    subprocess.run([*PIP, "--target", target, source], check=True, timeout=120)
+    monkeypatch.syspath_prepend(target)
+    for command in commands.splitlines()[1:]:
+        words = command.split()
+        short = ["graph=chain"] if words[1] == "place" else SIMULATE[1:]
+        assert main([*words[1:], *short, "pictures=false"]) == 0
+    rows = [row for path in Path("runs").glob("*/*/results.json") for row in json.loads(path.read_text())["rows"]]
+    assert {"all_on_fastest", "first_fit"} < {row.get("method") or row.get("scheduler") for row in rows}
 
 
 def test_a_name_that_is_ours_stays_ours_and_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,10 +17,11 @@ import pytest
 import yaml
 
 from hadoppler import make_scheduler, place
+from hadoppler.envs import cluster, placement
 from hadoppler.envs.cluster import simulate, ttd_bounds
 from hadoppler.envs.cluster.suites import ClusterSuite
 from hadoppler.envs.content_hash import canonical, content_hash
-from hadoppler.envs.errors import SuiteError
+from hadoppler.envs.errors import SuiteError, UnknownNameError
 from hadoppler.envs.placement import lower_bounds
 from hadoppler.envs.placement.suites import PlacementSuite, content
 from hadoppler.scripts.cli import main
@@ -169,6 +171,18 @@ def test_cluster_suites_refuse(world: dict[str, Any], sentence: str) -> None:
     assert sentence in str(refused.value)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_suites_are_made_by_name(name: str) -> None:
+    """As the command's file tells them; the other level says which are its own."""
+    mine, other = (placement, cluster) if name.startswith("placement") else (cluster, placement)
+    assert mine.make_suite(name) == suite(name)
+    with pytest.raises(UnknownNameError) as refused:
+        other.make_suite(name)
+    own = [item for item in NAMES if not item.startswith(name.partition("_")[0])]
+    assert f"no suite is called '{name}'" in str(refused.value)
+    assert str(refused.value).endswith(f"choose one of {', '.join(own)}.")
+
+
 # --- the command --------------------------------------------------------------------------------------
 
 
@@ -193,6 +207,26 @@ def test_methods_on_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{told['ratio_bound_mean']:.3f}" in out
     (picture,) = Path("runs").glob("evaluate/*/evaluation.png")
     assert str(picture) in out
+
+
+def test_agents_in_environments_reach_the_tables_figures() -> None:
+    """The recipe of docs/sweeps.md, with heuristics in the agent's place."""
+    assert main([*SMALL, "method=[heft]", "pictures=false"]) == 0
+    told = results()["rows"]
+    for row, problem in zip(told, PlacementSuite("placement_test", 1000, 2, 60).make(), strict=True):
+        (*_, last) = placement.replay(placement.DevicePlacementEnv(problem), place("heft", problem))
+        assert last.info["makespan"] / last.info["bound"] == pytest.approx(row["ratio_bound"], rel=1e-12)
+    shutil.rmtree("runs")
+    assert main([*WORLDS, "scheduler=[srtf]", "pictures=false"]) == 0
+    (row,) = results()["rows"]
+    made = ClusterSuite("mine", yaml.safe_load(WORLD))
+    (world,) = made.make()
+    env = cluster.ClusterSchedulingEnv(
+        world.workload, world.cluster, window=len(world.workload), round_s=made.round_s, restart_s=made.restart_s
+    )
+    (*_, last) = cluster.replay(env, make_scheduler("srtf"), seed=world.seed)
+    bound = ttd_bounds(world.workload, world.cluster)["mixing"]
+    assert last.info["ttd_s"] / bound == pytest.approx(row["ratio_bound"], rel=1e-12)
 
 
 def test_methods_need_no_suite() -> None:

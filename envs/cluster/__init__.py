@@ -16,6 +16,7 @@ from .scheduler import Allocation, ClusterView, FractionalPolicy, Scheduler, gan
 from .sequential import SequentialAllocation
 from .simulation import Simulation
 from .simulator import simulate
+from .suites import ClusterSuite, World, make_suite
 from .throughput import ThroughputTable
 from .traces import MachineUse, read_pai_machines, read_workload
 from .workload import Rejected, Workload
@@ -25,6 +26,7 @@ __all__ = [
     "Cluster",
     "ClusterResult",
     "ClusterSchedulingEnv",
+    "ClusterSuite",
     "ClusterView",
     "ForkLedger",
     "FractionalPolicy",
@@ -42,10 +44,12 @@ __all__ = [
     "SimulationRules",
     "ThroughputTable",
     "Workload",
+    "World",
     "disturbed",
     "draw_failures",
     "estimate_table",
     "gang_rate",
+    "make_suite",
     "make_workload",
     "prior_table",
     "read_pai_machines",

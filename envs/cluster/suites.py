@@ -9,6 +9,7 @@ from typing import Any
 from ..content_hash import check_hash, content_hash
 from ..descriptions import check_keys
 from ..errors import SuiteError
+from ..frozen_suites import frozen_suite
 from .cluster import Cluster
 from .generators import make_workload
 from .workload import Workload
@@ -70,6 +71,15 @@ class ClusterSuite:
         found = content_hash([{"round_s": self.round_s, "restart_s": self.restart_s}, *map(content, worlds)])
         check_hash(self.name, found, self.sha256)
         return found
+
+
+def make_suite(name: str) -> ClusterSuite:
+    """A frozen suite by name, such as ``cluster_test``; its ``make`` draws it, and its ``check`` compares the hash.
+
+    Raises:
+        UnknownNameError: no suite of jobs on clusters has this name.
+    """
+    return ClusterSuite(**frozen_suite(name, ClusterSuite))
 
 
 def content(world: World) -> dict[str, Any]:

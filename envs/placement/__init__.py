@@ -14,6 +14,7 @@ from .readers.torch_export import from_module
 from .replaying import replay
 from .saved_problem import load_problem, save_problem
 from .simulator import Schedule, Transfers, makespans, simulate
+from .suites import PlacementSuite, make_suite
 from .topology import Topology
 from .vector_env import DevicePlacementVectorEnv
 from .workloads import make_graph
@@ -32,6 +33,7 @@ __all__ = [
     "LowerBounds",
     "Placement",
     "PlacementProblem",
+    "PlacementSuite",
     "Plan",
     "Reference",
     "Schedule",
@@ -45,6 +47,7 @@ __all__ = [
     "load_problem",
     "lower_bounds",
     "make_graph",
+    "make_suite",
     "makespans",
     "read_graph",
     "replay",

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..content_hash import check_hash, content_hash
 from ..errors import SuiteError
+from ..frozen_suites import frozen_suite
 from .problem import PlacementProblem
 from .random_problems import MOST_OPERATIONS, draw_problem
 
@@ -55,6 +56,15 @@ class PlacementSuite:
         found = content_hash(map(content, problems))
         check_hash(self.name, found, self.sha256)
         return found
+
+
+def make_suite(name: str) -> PlacementSuite:
+    """A frozen suite by name, such as ``placement_test``; its ``make`` draws it, and its ``check`` compares the hash.
+
+    Raises:
+        UnknownNameError: no suite of placement problems has this name.
+    """
+    return PlacementSuite(**frozen_suite(name, PlacementSuite))
 
 
 def content(problem: PlacementProblem) -> dict[str, Any]:

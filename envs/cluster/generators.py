@@ -34,7 +34,8 @@ def make_workload(
     Args:
         name: ``headline`` (our choice), ``gavel`` (the distributions of Gavel's sweeps),
             ``gavel_trace`` (those of its trace generator), ``physical`` (one-GPU jobs for small
-            clusters, our choice); the functions of this module describe them.
+            clusters, our choice); the functions of this module describe them. The command line's
+            ``workload=poisson`` is ``headline`` with ``per_hour``.
         jobs: how many; by default 480, 120, 120 and 5.
         seed: of all draws.
         per_hour: mean arrivals an hour of a Poisson process that starts with a job at 0; None: all at 0.
@@ -46,7 +47,7 @@ def make_workload(
         TraceError: a number is out of range.
     """
     if name not in GENERATORS:
-        raise unknown_name("workload", name, GENERATORS)
+        raise unknown_name("workload", name, GENERATORS, "; jobs that arrive by a Poisson process come with per_hour")
     make, count, valid = GENERATORS[name]
     for key in options:
         if key not in valid:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from hadoppler.envs.cluster import Cluster, Job, ThroughputTable, Workload, make_workload
+from hadoppler.envs.cluster.generators import GENERATORS
 from hadoppler.envs.cluster.throughput import DATA
 from hadoppler.envs.errors import ClusterError, ThroughputError, TraceError, UnknownNameError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_cluster_in_one_line() -> None:
@@ -188,9 +193,29 @@ def test_headline_sizes_and_types() -> None:
     assert counts[3] == 0
 
 
+def test_the_page_names_all_generators_as_both_call_them() -> None:
+    """The rows of docs/cluster.md: settings of the command line, and what Python draws by them."""
+    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([^`]+)` \| `(\"[^`]+)` \|", page, flags=re.MULTILINE)
+    names = set()
+    for words, arguments in rows:
+        choice, *settings = words.split()
+        config = yaml.safe_load((ROOT / "conf" / "workload" / f"{choice}.yaml").read_text(encoding="utf-8"))
+        assert config.pop("_target_") == "hadoppler.envs.cluster.make_workload"
+        config |= dict(word.removeprefix("workload.").split("=") for word in settings)
+        drawn = eval(f"make_workload({arguments}, jobs=5, seed=3)", {"make_workload": make_workload})
+        assert make_workload(**{**config, "jobs": 5, "seed": 3}).jobs == drawn.jobs
+        names.add(config["name"])
+    files = [path.read_text(encoding="utf-8") for path in (ROOT / "conf" / "workload").glob("*.yaml")]
+    assert names == set(GENERATORS)
+    assert len({words.split()[0] for words, _ in rows}) == sum(".make_workload" in text for text in files)
+
+
 def test_generator_errors() -> None:
     with pytest.raises(UnknownNameError, match="headline"):
         make_workload("headlin")
+    with pytest.raises(UnknownNameError, match="; jobs that arrive by a Poisson process come with per_hour"):
+        make_workload("poisson")
     with pytest.raises(UnknownNameError, match="no option 'x'"):
         make_workload("headline", x=1)
     with pytest.raises(TraceError, match="jobs is 0"):

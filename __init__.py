@@ -34,6 +34,7 @@ def place(method: str, problem: PlacementProblem, *, seed: int = 0, order: str =
         options: the method's own; its docstring tells them.
 
     Raises:
+        PlacementError: the arguments are of other types.
         UnknownNameError: no method has this name, or it has no such option.
         MissingExtraError: the method needs a package that is not installed.
         MemoryLimitError: the method found no placement that fits the devices' memory.

@@ -70,9 +70,15 @@ class SuiteError(HadopplerError):
     """A suite of problems is not the one that its name stands for."""
 
 
+def describe(value: object) -> str:
+    """What stands where something else belongs, in a few letters: plain values as they are, of others the type."""
+    plain = isinstance(value, str | int | float | None)
+    return repr(value) if plain else f"of the type {type(value).__name__}"
+
+
 def unknown_name(noun: str, name: str, valid: Iterable[str], otherwise: str = "") -> UnknownNameError:
     """The error for a name that nobody offers, with the nearest one, all that are valid, and what else one can do."""
     names = list(valid)
-    near = get_close_matches(name, names, n=1)
+    near = get_close_matches(str(name), names, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     return UnknownNameError(f"no {noun} is called {name!r}{hint}; choose one of {', '.join(names)}{otherwise}.")

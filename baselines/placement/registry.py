@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 
 import numpy as np
 
-from ...envs.errors import MemoryLimitError, PlacementError, UnknownNameError
+from ...envs.errors import MemoryLimitError, PlacementError, UnknownNameError, describe
 from ...envs.placement import Placement, PlacementProblem
 from ...envs.placement.placement import is_topological
 from ...envs.placement.simulator import Order
@@ -36,6 +36,10 @@ def run_method(
     name: str, problem: PlacementProblem, table: Mapping[str, str], *, seed: int, order: str, options: Mapping[str, Any]
 ) -> Placement:
     """Call a method with a generator made from ``seed``; check, repair and score what it returns."""
+    for what, value, kind in (("method", name, str), ("problem", problem, PlacementProblem)):
+        if not isinstance(value, kind):
+            given = f"the {what} is {describe(value)}; expected a {'name' if kind is str else 'PlacementProblem'}"
+            raise PlacementError(f'{given}, as in place("heft", problem).')
     method = check_method(name, table, options)
     if order not in get_args(Order):
         raise UnknownNameError(f"order is {order!r}; expected {', '.join(get_args(Order))}.")

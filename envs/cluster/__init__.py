@@ -3,9 +3,11 @@
 from .bounds import ttd_bounds
 from .cluster import Cluster, Node
 from .env import ClusterSchedulingEnv
+from .episode_rules import EpisodeRules
 from .estimation import disturbed, estimate_table, prior_table
 from .estimator import RateEstimator
 from .failures import NodeEvent, draw_failures
+from .features import global_feature_names, job_feature_names
 from .forks import ForkLedger, split_steps
 from .generators import make_workload
 from .job import Job
@@ -28,6 +30,7 @@ __all__ = [
     "ClusterSchedulingEnv",
     "ClusterSuite",
     "ClusterView",
+    "EpisodeRules",
     "ForkLedger",
     "FractionalPolicy",
     "Job",
@@ -49,6 +52,8 @@ __all__ = [
     "draw_failures",
     "estimate_table",
     "gang_rate",
+    "global_feature_names",
+    "job_feature_names",
     "make_suite",
     "make_workload",
     "prior_table",

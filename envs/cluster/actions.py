@@ -11,6 +11,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import AllocationError
+from ..numbers import check_whole
 from .cluster import Cluster
 from .scheduler import Allocation, ClusterView, Integers
 
@@ -36,8 +37,7 @@ class ActionLayout:
     forking: bool = False
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise AllocationError(f"window is {self.window}; expected a number of jobs from 1 up.")
+        check_whole("window", self.window, AllocationError)
 
     @cached_property
     def slots(self) -> tuple[Integers, Integers]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..errors import AllocationError, ClusterError
+from ..errors import AllocationError, ClusterError, describe
+from ..numbers import read_reward
 from .actions import ActionLayout
 from .cluster import Cluster
 from .episode_rules import EpisodeRules, IllegalAction, RewardMode
@@ -22,16 +23,15 @@ from .rules import SimulationRules
 from .scheduler import Allocation, ClusterView, MixedRate
 from .simulation import Simulation
 from .workload import Workload
-
-WorkloadFactory = Callable[[np.random.Generator], Workload]
-WorkloadSource = Workload | Sequence[Workload] | WorkloadFactory | str
+from .workload_source import WorkloadSource, check_source, check_workload
 
 
 class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
     """Decide, round by round, which job gets which GPUs (``hadoppler/ClusterScheduling-v0``).
 
     Sizes: J ``window`` (jobs that are seen and served), S slots (pairs of node and type with GPUs, by node, then
-    type), R types, F = 17 + 3 R job features, G = 7 + 3 R global ones. Jobs beyond the window wait in a queue;
+    type), R types, F = 17 + 3 R job features, G = 7 + 3 R global ones (their names, ``EpisodeRules`` and
+    ``SimulationRules`` are exported by ``hadoppler.envs.cluster``). Jobs beyond the window wait in a queue;
     the window holds those that run, then the oldest.
 
     **Action**: ``MultiDiscrete`` of J x S numbers, row by row: GPUs that a job gets in a slot, 0 to all of the
@@ -43,8 +43,8 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
     wants it; ``env.unflatten(observation)`` or ``flat=False`` gives these shapes:
 
     ===================  =========  =======  =============================================================
-    ``job_features``     [J, F]     float32  ``features.job_feature_names``, 0 to 20; padding is 0
-    ``global_features``  [G]        float32  ``features.global_feature_names``, 0 to 20
+    ``job_features``     [J, F]     float32  ``job_feature_names``, 0 to 20; padding is 0
+    ``global_features``  [G]        float32  ``global_feature_names``, 0 to 20
     ``free``             [S]        int32    GPUs that may be given (not with ``nodes=False``)
     ``held``             [J, S]     int32    GPUs that the jobs hold now (not with ``nodes=False``)
     ``action_mask``      [M]        int8     for each number of an action, in order, its possible values
@@ -87,7 +87,8 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
         render_mode: ``rgb_array`` (who holds which GPU, uint8 [H, W, 3]) or ``ansi`` (the same as text).
 
     Raises:
-        AllocationError, ClusterError, UnknownNameError: an option is out of range or unknown.
+        AllocationError, ClusterError, TraceError, UnknownNameError: an option is out of range, of the wrong type or
+            unknown, or (at a reset or step) a hook returns what is no workload or no reward.
 
     Example::
 
@@ -129,17 +130,17 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
     ) -> None:
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise AllocationError(f"render_mode is {render_mode!r}; expected rgb_array, ansi or None.")
-        if forking and consolidation_s >= round_s:
-            raise ClusterError(f"consolidation_s is {consolidation_s}; copies need less than a round of {round_s} s.")
         self.render_mode = render_mode
         self.cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
+        if not isinstance(self.cluster, Cluster):
+            raise ClusterError(f"cluster is {describe(cluster)}; expected a Cluster, or a text such as v100:4x5 k80:8.")
         self.rules = EpisodeRules(reward, illegal_action, illegal_penalty)
         self.simulation_rules = SimulationRules(
             round_s, restart_s, early_refill, mixed_rate, consolidation_s, max_idle_rounds
         )
+        self.simulation_rules.check_forks(forking)
+        check_source(workload, jobs, per_hour)
         self._source, self._drawing, self._failures = workload, (jobs, per_hour), tuple(failures)
-        if not callable(workload) and not isinstance(workload, (str, Workload)) and not len(workload):
-            raise ClusterError("the list of workloads is empty; give at least one.")
         self.actions = ActionLayout(self.cluster, window, mixing, forking)
         self.layout = ObservationLayout(self.actions, nodes, flat)
         self.observation_space = cast("gym.Space[Observation]", self.layout.space())
@@ -178,10 +179,15 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
         return source[int(self.np_random.integers(len(source)))] if len(source) > 1 else source[0]
 
     def reward(self) -> float:
-        """Hook: reward of the round just passed, before any penalty for an illegal action.
+        """Hook: reward of the round just passed, a number after every round.
 
         ``self.cost`` and ``self.last_cost`` are ``EpisodeRules.cost`` after and before it, ``self.scale`` its unit,
-        ``self.allocation`` what was decided, ``self.simulation`` the state, ``self.view`` what is next.
+        ``self.allocation`` what was decided, ``self.simulation`` the state, ``self.view`` what is next, None at the
+        end.
+
+        Illegal actions are paid for outside of it, in the built-in rewards' unit whatever this one's is: under
+        ``penalty`` ``illegal_penalty`` is subtracted, so scale that to your rewards; under ``terminate`` the step
+        brings ``EpisodeRules.forfeit`` and this is not called.
         """
         return (self.last_cost - self.cost) / self.scale
 
@@ -221,7 +227,7 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
             ClusterError: none of the jobs fits the cluster.
         """
         super().reset(seed=seed)
-        workload, mixes = self.workload(), self.actions.mixing
+        workload, mixes = check_workload(self.workload()), self.actions.mixing
         self._simulation = Simulation(
             workload, self.cluster, self.simulation_rules, failures=self._failures, mixes=mixes, log=False
         )
@@ -249,7 +255,7 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
         self.allocation = allocation
         self.decisions += 1
         self._look()
-        reward = float(self.reward()) - (self.rules.illegal_penalty if wrong >= 0 else 0.0)
+        reward = read_reward(self.reward(), AllocationError) - (self.rules.illegal_penalty if wrong >= 0 else 0.0)
         return self.observe(), reward, self.over, False, self._info(illegal=wrong >= 0)
 
     def result(self, scheduler: str = "") -> ClusterResult:

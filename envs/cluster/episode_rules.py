@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ..errors import AllocationError
+from ..numbers import is_number
 from .simulation import Simulation
 
 RewardMode = Literal["mean_jct", "ttd"]
@@ -37,8 +38,8 @@ class EpisodeRules:
             value, valid = getattr(self, name), get_args(choices)
             if value not in valid:
                 raise AllocationError(f"{name} is {value!r}; expected {', '.join(valid)}.")
-        if not 0 <= self.illegal_penalty < 1e6:
-            raise AllocationError(f"illegal_penalty is {self.illegal_penalty}; expected a number from 0 to 1e6.")
+        if not (is_number(self.illegal_penalty) and 0 <= self.illegal_penalty < 1e6):
+            raise AllocationError(f"illegal_penalty is {self.illegal_penalty!r}; expected a number from 0 to 1e6.")
 
     def scale(self, run: Simulation) -> float:
         """Seconds: the mean over the jobs of each alone on its fastest type, one restart included; for ``ttd`` the

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TraceError, UnknownNameError, unknown_name
+from ..numbers import check_whole, is_number
 from .job import Job, split_kind
 from .throughput import ThroughputTable
 from .workload import Workload
@@ -46,17 +47,13 @@ def make_workload(
         UnknownNameError: there is no generator of this name, or it has no such option.
         TraceError: a number is out of range.
     """
-    if name not in GENERATORS:
-        raise unknown_name("workload", name, GENERATORS, "; jobs that arrive by a Poisson process come with per_hour")
+    check_drawing(name, jobs, per_hour)
+    check_whole("seed", seed, TraceError, least=0)
     make, count, valid = GENERATORS[name]
     for key in options:
         if key not in valid:
             raise UnknownNameError(f"the workload {name!r} has no option {key!r}; it has {', '.join(valid) or 'none'}.")
     count = count if jobs is None else jobs
-    if count < 1:
-        raise TraceError(f"jobs is {count}; expected a number from 1 up.")
-    if per_hour is not None and not per_hour > 0:
-        raise TraceError(f"per_hour is {per_hour}; expected a number above 0, or none for arrivals at 0.")
     rng = np.random.default_rng(seed)
     table = ThroughputTable.find(throughputs)
     drawn = make(count, rng, table, **options)
@@ -68,6 +65,21 @@ def make_workload(
         for row, job in enumerate(drawn)
     ]
     return Workload(tuple(placed), table, name=f"{name}-{count}-s{seed}")
+
+
+def check_drawing(name: str, jobs: int | None, per_hour: float | None) -> None:
+    """Refuse a generator, or numbers for it, that ``make_workload`` would refuse.
+
+    Raises:
+        UnknownNameError: there is no generator of this name.
+        TraceError: a number is out of range.
+    """
+    if name not in GENERATORS:
+        raise unknown_name("workload", name, GENERATORS, "; jobs that arrive by a Poisson process come with per_hour")
+    if jobs is not None:
+        check_whole("jobs", jobs, TraceError)
+    if per_hour is not None and not (is_number(per_hour) and per_hour > 0):
+        raise TraceError(f"per_hour is {per_hour!r}; expected a number above 0, or none for arrivals at 0.")
 
 
 def _headline(count: int, rng: np.random.Generator, table: ThroughputTable) -> list[Job]:

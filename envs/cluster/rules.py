@@ -8,6 +8,7 @@ from typing import get_args
 import numpy as np
 
 from ..errors import ClusterError
+from ..numbers import check_whole, is_number
 from .scheduler import MixedRate
 
 
@@ -34,13 +35,14 @@ class SimulationRules:
     max_idle_rounds: int = 1000
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.round_s) and self.round_s > 0):
-            raise ClusterError(f"round_s is {self.round_s}; expected seconds above 0.")
+        if not (is_number(self.round_s) and np.isfinite(self.round_s) and self.round_s > 0):
+            raise ClusterError(f"round_s is {self.round_s!r}; expected seconds above 0.")
         for name, value in (("restart_s", self.restart_s), ("consolidation_s", self.consolidation_s)):
-            if not (np.isfinite(value) and value >= 0):
-                raise ClusterError(f"{name} is {value}; expected seconds from 0 up.")
+            if not (is_number(value) and np.isfinite(value) and value >= 0):
+                raise ClusterError(f"{name} is {value!r}; expected seconds from 0 up.")
         if self.mixed_rate not in get_args(MixedRate):
             raise ClusterError(f"mixed_rate is {self.mixed_rate!r}; expected proportional or min.")
+        check_whole("max_idle_rounds", self.max_idle_rounds, ClusterError)
 
     def check_forks(self, forks: bool) -> None:
         """Refuse a scheduler that forks where no time is left between two consolidations.

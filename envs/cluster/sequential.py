@@ -11,6 +11,7 @@ from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
 from ..errors import AllocationError
+from ..numbers import read_choice
 from .env import ClusterSchedulingEnv
 from .features import FEATURE_LIMIT, global_feature_names, job_feature_names
 from .observation import Observation
@@ -144,7 +145,7 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
 
     def step(self, action: Any) -> Any:
         """Choose for a job, or close the round."""
-        base, number = self._base, int(action)
+        base, number = self._base, read_choice(action, AllocationError)
         if self._round is None:
             return self._forward(base.actions.nothing(), {"illegal_action": False})
         legal = 0 <= number <= self._close and bool(self._round.mask[number])

@@ -3,7 +3,9 @@
 from .bounds import LowerBounds, lower_bounds
 from .device import Device
 from .env import DevicePlacementEnv
+from .episode_rules import EpisodeRules
 from .episodes import EpisodeBatch
+from .features import DEVICE_FEATURES, EDGE_FEATURES, NODE_FEATURES
 from .graph import DataflowGraph, GraphInput
 from .graph_builder import GraphBuilder
 from .kernel import Kernel, Reference, Symbol, TensorType, View
@@ -21,11 +23,15 @@ from .workloads import make_graph
 from .wrappers import FlatAction, SelectThenPlace
 
 __all__ = [
+    "DEVICE_FEATURES",
+    "EDGE_FEATURES",
+    "NODE_FEATURES",
     "DataflowGraph",
     "Device",
     "DevicePlacementEnv",
     "DevicePlacementVectorEnv",
     "EpisodeBatch",
+    "EpisodeRules",
     "FlatAction",
     "GraphBuilder",
     "GraphInput",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..descriptions import check_keys
 from ..errors import TopologyError
+from ..numbers import is_number, is_whole
 
 MOST_DEVICES = 4096
 """Links are kept for every pair, so that many more would not fit the memory (our choice)."""
@@ -105,16 +106,6 @@ def read_devices(entry: Any, where: str) -> list[Device]:
     except TopologyError as error:
         raise TopologyError(f"{where}: {error}") from None
     return [device] * count
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a number, truth values apart."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
-def is_whole(value: Any) -> bool:
-    """Whether it is a whole number, truth values apart."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def read_numbers(value: Any, where: str) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import PlacementError
+from ..numbers import read_reward
 from .episode_rules import EpisodeRules, IllegalAction, RewardMode
 from .episodes import EpisodeBatch
 from .gantt import draw_gantt, write_gantt
@@ -16,7 +17,14 @@ from .graph import DataflowGraph
 from .observation import Observation
 from .placement import Placement
 from .problem import PlacementProblem
-from .problem_source import PreparedProblem, ProblemFactory, ProblemSource, make_layout, named_problem
+from .problem_source import (
+    PreparedProblem,
+    ProblemFactory,
+    ProblemSource,
+    check_problem,
+    find_problems,
+    make_layout,
+)
 from .simulator import Order
 from .topology import Contention, Topology
 
@@ -24,7 +32,8 @@ from .topology import Contention, Topology
 class DevicePlacementEnv(gym.Env[Observation, NDArray[np.int64]]):
     """Assign the operations of a dataflow graph to devices, one at a time (``hadoppler/DevicePlacement-v0``).
 
-    Sizes: N ``max_operations``, E ``max_edges``, D ``devices``; F = 15 device features.
+    Sizes: N ``max_operations``, E ``max_edges``, D ``devices``; F = 15 device features. The names of features,
+    and ``EpisodeRules``, are exported by ``hadoppler.envs.placement``.
 
     **Action**: ``MultiDiscrete([N, D])``, an operation whose producers are all placed, and its device.
 
@@ -68,9 +77,9 @@ class DevicePlacementEnv(gym.Env[Observation, NDArray[np.int64]]):
 
     Args:
         problem: a problem, a list of them (one is drawn per episode), or a picklable function that makes
-            one from a generator; by default ``graph`` on ``topology``.
-        graph: a graph or the name of a workload.
-        topology: devices or the name of a preset.
+            one from a generator; by default ``graph`` on ``topology``, which do not go with it.
+        graph: a graph or the name of a workload; ``chainmm`` by default.
+        topology: devices or the name of a preset; ``4xP100`` by default.
         reward, order, contention, noise, illegal_action, illegal_penalty: see ``EpisodeRules``. Under
             ``order="priority"`` the order of the steps is the priority at execution.
         edges: whether to send the static edges with every observation, or ``graph_id`` alone: the number
@@ -81,7 +90,8 @@ class DevicePlacementEnv(gym.Env[Observation, NDArray[np.int64]]):
         render_mode: ``rgb_array`` (a Gantt chart, uint8 [H, 640, 3]) or ``ansi`` (the same as text).
 
     Raises:
-        PlacementError: an option is unknown, or a problem is larger than the spaces.
+        PlacementError: an option is unknown or of the wrong type, a problem is larger than the spaces, or (at a
+            reset or step) a hook returns what is no problem or no reward.
 
     Example::
 
@@ -100,8 +110,8 @@ class DevicePlacementEnv(gym.Env[Observation, NDArray[np.int64]]):
         self,
         problem: ProblemSource | None = None,
         *,
-        graph: DataflowGraph | str = "chainmm",
-        topology: Topology | str = "4xP100",
+        graph: DataflowGraph | str | None = None,
+        topology: Topology | str | None = None,
         reward: RewardMode = "final",
         order: Order = "fifo",
         contention: Contention | None = None,
@@ -121,12 +131,11 @@ class DevicePlacementEnv(gym.Env[Observation, NDArray[np.int64]]):
         self.rules = EpisodeRules(reward, order, contention, noise, illegal_action, illegal_penalty)
         self._factory: ProblemFactory | None = None
         self._prepared: list[PreparedProblem] = []
-        if callable(problem):
-            self._factory = problem
+        given = find_problems(problem, graph, topology)
+        if callable(given):
+            self._factory = given
         else:
-            source = named_problem(graph, topology) if problem is None else problem
-            listed = [source] if isinstance(source, PlacementProblem) else list(source)
-            self._prepared = [PreparedProblem(item) for item in listed]
+            self._prepared = [PreparedProblem(item) for item in given]
         self.layout = make_layout(self.problems, max_operations, max_edges, devices, edges=edges, flat=flat)
         self.observation_space = cast("gym.Space[Observation]", self.layout.space())
         self.action_space = gym.spaces.MultiDiscrete([self.layout.max_operations, self.layout.devices])
@@ -169,11 +178,15 @@ class DevicePlacementEnv(gym.Env[Observation, NDArray[np.int64]]):
         return self._prepared[int(self.np_random.integers(len(self._prepared)))].problem
 
     def reward(self) -> float:
-        """Hook: reward of the step just taken, before any penalty for an illegal action.
+        """Hook: reward of the step just taken, a number at every step.
 
         ``self.batch`` holds the state, ``self.score`` the end of the partial schedule after the step (the
         simulated makespan after the last one), ``self.last_score`` before it, ``self.makespan`` the makespan
         after the last step and None earlier.
+
+        Illegal actions are paid for outside of it, in the built-in rewards' unit whatever this one's is: under
+        ``penalty`` ``illegal_penalty`` is subtracted, so scale that to your rewards; under ``terminate`` the step
+        brings ``EpisodeRules.forfeit`` and this is not called.
         """
         if self.rules.reward == "dense":
             return (self.last_score - self.score) / self.bound
@@ -204,7 +217,7 @@ class DevicePlacementEnv(gym.Env[Observation, NDArray[np.int64]]):
         super().reset(seed=seed)
         if seed is not None:
             self._drawn = 0
-        problem = self.problem()
+        problem = check_problem(self.problem())
         number = next((i for i, known in enumerate(self._prepared) if known.problem is problem), None)
         self.layout.check(problem)
         self._current = PreparedProblem(problem) if number is None else self._prepared[number]
@@ -240,7 +253,7 @@ class DevicePlacementEnv(gym.Env[Observation, NDArray[np.int64]]):
         self.last_score, self.score = self.score, float(batch.state.planned[0])
         if finished:
             self.score = self.makespan = float(self.rules.makespans(batch, [0], self._simulation_seed)[0])
-        reward = float(self.reward()) - (self.rules.illegal_penalty if illegal else 0.0)
+        reward = read_reward(self.reward(), PlacementError) - (self.rules.illegal_penalty if illegal else 0.0)
         return self.observe(), reward, finished, False, self._info(illegal)
 
     def placement(self) -> Placement:

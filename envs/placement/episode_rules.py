@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from numpy.typing import ArrayLike
 
 from ..errors import PlacementError
+from ..numbers import is_number
 from .episodes import EpisodeBatch
 from .graph import Floats
 from .simulator import Order
@@ -53,8 +54,9 @@ class EpisodeRules:
             if value not in valid and not (name == "contention" and value is None):
                 raise PlacementError(f"{name} is {value!r}; expected {', '.join(valid)}.")
         for name, highest in (("noise", 10.0), ("illegal_penalty", 1e6)):
-            if not 0 <= getattr(self, name) < highest:
-                raise PlacementError(f"{name} is {getattr(self, name)}; expected a number from 0 to {highest:g}.")
+            value = getattr(self, name)
+            if not (is_number(value) and 0 <= value < highest):
+                raise PlacementError(f"{name} is {value!r}; expected a number from 0 to {highest:g}.")
 
     @property
     def stochastic(self) -> bool:

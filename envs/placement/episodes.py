@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import PlacementError
+from ..numbers import check_whole
 from . import episode_kernels as kernels
 from .features import DEVICE_FEATURES, device_scales, time_scale
 from .graph import Floats, Integers
@@ -54,8 +55,7 @@ class EpisodeBatch:
     """
 
     def __init__(self, problem: PlacementProblem, episodes: int, scale: float | None = None) -> None:
-        if episodes < 1:
-            raise PlacementError(f"episodes is {episodes}; expected 1 or more.")
+        check_whole("episodes", episodes, PlacementError)
         self.problem = problem
         self.episodes = episodes
         self.scale = time_scale(problem) if scale is None else scale
@@ -254,7 +254,10 @@ class EpisodeBatch:
         return Placement(self.state.assignment[episode].copy(), self.state.order[episode].copy(), **more)
 
     def _per_episode(self, values: ArrayLike, what: str) -> NDArray[np.int64]:
-        array = np.ascontiguousarray(values, dtype=np.int64)
-        if array.shape != (self.episodes,):
-            raise PlacementError(f"{what} has shape {array.shape}; expected one number for {self.episodes} episodes.")
-        return array
+        array = np.asarray(values)
+        if array.shape != (self.episodes,) or array.dtype.kind not in "iu":
+            raise PlacementError(
+                f"{what} has shape {array.shape} and type {array.dtype}; expected one whole number for each of "
+                f"{self.episodes} episodes."
+            )
+        return np.ascontiguousarray(array, dtype=np.int64)

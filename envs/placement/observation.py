@@ -11,6 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from ..errors import PlacementError
+from ..numbers import check_whole
 from .episodes import EpisodeBatch
 from .features import DEVICE_FEATURES, EDGE_FEATURES, FEATURE_LIMIT, NODE_FEATURES, StaticFeatures
 from .problem import PlacementProblem
@@ -39,8 +40,7 @@ class ObservationLayout:
 
     def __post_init__(self) -> None:
         for name in ("max_operations", "max_edges", "devices"):
-            if getattr(self, name) < 1:
-                raise PlacementError(f"{name} is {getattr(self, name)}; expected 1 or more.")
+            check_whole(name, getattr(self, name), PlacementError)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

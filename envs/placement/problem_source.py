@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import PlacementError
+from ..errors import PlacementError, describe
 from .episodes import EpisodeBatch
 from .features import static_features
 from .graph import DataflowGraph
@@ -42,12 +42,65 @@ class PreparedProblem:
         return self._static
 
 
-def named_problem(graph: DataflowGraph | str, topology: Topology | str) -> PlacementProblem:
+GRAPH, TOPOLOGY = "chainmm", "4xP100"
+"""Where neither a problem nor a name is given."""
+
+
+def find_problems(
+    problem: ProblemSource | None, graph: DataflowGraph | str | None, topology: Topology | str | None
+) -> list[PlacementProblem] | ProblemFactory:
+    """What the arguments of an environment stand for: its problems, or the function that makes them.
+
+    Raises:
+        PlacementError: they are of other types, there is no problem among them, or ``problem`` has company.
+    """
+    if problem is None:
+        return [_named_problem(GRAPH if graph is None else graph, TOPOLOGY if topology is None else topology)]
+    if graph is not None or topology is not None:
+        raise PlacementError("problem is given beside graph or topology, of which it consists; leave those out.")
+    if isinstance(problem, PlacementProblem):
+        return [problem]
+    if callable(problem):
+        return problem
+    given: object = problem
+    if isinstance(given, str | DataflowGraph) or not isinstance(given, Iterable):
+        how = f"graph={given!r}" if isinstance(given, str) else "graph=GRAPH"
+        raise PlacementError(
+            f"problem is {describe(given)}; expected a PlacementProblem, a list of them or a function that makes one; "
+            f"a graph, or a workload's name, is given as {how}."
+        )
+    found = list(given)
+    if not found:
+        raise PlacementError("the list of problems is empty; give at least one.")
+    for number, item in enumerate(found):
+        if not isinstance(item, PlacementProblem):
+            raise PlacementError(f"number {number} of the problems is {describe(item)}; expected a PlacementProblem.")
+    return found
+
+
+def check_problem(problem: object) -> PlacementProblem:
+    """What the hook ``problem()``, or the function in its place, returned.
+
+    Raises:
+        PlacementError: it is no problem.
+    """
+    if not isinstance(problem, PlacementProblem):
+        raise PlacementError(
+            f"the next problem is {describe(problem)}; the function that makes problems, or problem() of a subclass, "
+            "must return a PlacementProblem."
+        )
+    return problem
+
+
+def _named_problem(graph: DataflowGraph | str, topology: Topology | str) -> PlacementProblem:
     """The problem of a graph, or a workload's name, on devices, or a preset's name."""
-    return PlacementProblem(
-        make_graph(graph) if isinstance(graph, str) else graph,
-        Topology.preset(topology) if isinstance(topology, str) else topology,
-    )
+    graph = make_graph(graph) if isinstance(graph, str) else graph
+    topology = Topology.preset(topology) if isinstance(topology, str) else topology
+    if not isinstance(graph, DataflowGraph):
+        raise PlacementError(f"graph is {describe(graph)}; expected a DataflowGraph or a workload's name.")
+    if not isinstance(topology, Topology):
+        raise PlacementError(f"topology is {describe(topology)}; expected a Topology or a preset's name.")
+    return PlacementProblem(graph, topology)
 
 
 def make_layout(
@@ -67,9 +120,9 @@ def make_layout(
     if not problems and None in (max_operations, max_edges, devices):
         raise PlacementError("Without a problem the sizes are needed; give max_operations, max_edges and devices.")
     layout = ObservationLayout(
-        max_operations or max((problem.n for problem in problems), default=0),
-        max_edges or max([1, *(problem.graph.e for problem in problems)]),
-        devices or max((problem.d for problem in problems), default=0),
+        max((problem.n for problem in problems), default=0) if max_operations is None else max_operations,
+        max([1, *(problem.graph.e for problem in problems)]) if max_edges is None else max_edges,
+        max((problem.d for problem in problems), default=0) if devices is None else devices,
         edges=edges,
         flat=flat,
     )

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..descriptions import check_keys, read_yaml
 from ..errors import TopologyError
-from .device import MOST_DEVICES, Device, is_whole, processors, read_devices, read_number, read_numbers
+from ..numbers import is_whole
+from .device import MOST_DEVICES, Device, processors, read_devices, read_number, read_numbers
 
 Contention = Literal["none", "pair", "ports"]
 

@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import PlacementError
+from ..numbers import check_whole
 from . import episode_kernels as kernels
 from .episode_rules import EpisodeRules, IllegalAction, RewardMode
 from .episodes import EpisodeBatch
@@ -20,7 +21,7 @@ from .features import FEATURE_LIMIT, static_features
 from .graph import DataflowGraph
 from .observation import Observation
 from .problem import PlacementProblem
-from .problem_source import make_layout, named_problem
+from .problem_source import find_problems, make_layout
 from .simulator import Order
 from .topology import Contention, Topology
 
@@ -58,8 +59,8 @@ class DevicePlacementVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
             max_operations, max_edges, devices: as of ``DevicePlacementEnv``.
 
     Raises:
-        PlacementError: an option is unknown, or more than one problem is given (use
-            ``vectorization_mode="sync"`` for those).
+        PlacementError: an option is unknown or of the wrong type, or more than one problem is given (use
+            ``vectorization_mode="sync"`` for those); of a step: the actions are not B pairs of whole numbers.
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -69,8 +70,8 @@ class DevicePlacementVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
         num_envs: int = 1,
         problem: PlacementProblem | None = None,
         *,
-        graph: DataflowGraph | str = "chainmm",
-        topology: Topology | str = "4xP100",
+        graph: DataflowGraph | str | None = None,
+        topology: Topology | str | None = None,
         observation: Literal["full", "lean"] = "full",
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         reward: RewardMode = "final",
@@ -86,9 +87,11 @@ class DevicePlacementVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
         devices: int | None = None,
         render_mode: None = None,
     ) -> None:
-        chosen = named_problem(graph, topology) if problem is None else problem
-        if not isinstance(chosen, PlacementProblem):
+        check_whole("num_envs", num_envs, PlacementError)
+        given = find_problems(problem, graph, topology)
+        if callable(given) or not isinstance(problem, PlacementProblem | None):
             raise PlacementError("The vector environment takes one problem; use vectorization_mode='sync' for many.")
+        chosen = given[0]
         if observation not in ("full", "lean"):
             raise PlacementError(f"observation is {observation!r}; expected full or lean.")
         if render_mode is not None:
@@ -168,12 +171,17 @@ class DevicePlacementVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray
         """Place one operation in every episode: ``actions`` is int [B, 2], (operation, device) each."""
         if self._random is None:
             raise error.ResetNeeded("Call reset() before the first step.")
-        chosen = np.asarray(actions, dtype=np.int64).reshape(self.num_envs, 2)
+        chosen = np.asarray(actions)
+        if chosen.shape != (self.num_envs, 2) or chosen.dtype.kind not in "iu":
+            raise PlacementError(
+                f"the actions have shape {chosen.shape} and type {chosen.dtype}; expected {self.num_envs} x 2 whole "
+                "numbers: (operation, device) of each episode."
+            )
         active = ~self._ended
         if self.autoreset_mode is AutoresetMode.NEXT_STEP and self._ended.any():
             self._start(self._ended.copy())
         batch, before = self.batch, self.batch.state.planned.copy()
-        operations, devices = np.ascontiguousarray(chosen[:, 0]), np.ascontiguousarray(chosen[:, 1])
+        operations, devices = np.ascontiguousarray(chosen.T, dtype=np.int64)
         replace = self.rules.illegal_action == "penalty"
         if self.rules.illegal_action == "raise":
             self._refuse_illegal(operations, devices, active)

@@ -10,6 +10,8 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
+from ..errors import PlacementError
+from ..numbers import read_choice
 from .env import DevicePlacementEnv
 from .features import DEVICE_FEATURES, FEATURE_LIMIT
 from .observation import Observation
@@ -48,7 +50,7 @@ class FlatAction(gym.Wrapper, RecordConstructorArgs):
 
     def step(self, action: Any) -> Any:
         """Place operation ``action // D`` on device ``action % D``."""
-        pair = np.array(divmod(int(action), self._base.layout.devices), np.int64)
+        pair = np.array(divmod(read_choice(action, PlacementError), self._base.layout.devices), np.int64)
         observation, reward, terminated, truncated, info = self.env.step(pair)
         return observation, reward, terminated, truncated, info | {"action_mask": info["action_mask"].reshape(-1)}
 
@@ -113,10 +115,10 @@ class SelectThenPlace(gym.Wrapper, RecordConstructorArgs):
 
     def step(self, action: Any) -> Any:
         """Select operation ``action``, or place the selected one on device ``action``."""
+        number = read_choice(action, PlacementError)
         if self._selected is None:
-            return self._select(int(action))
-        pair = np.array([self._selected, int(action)], np.int64)
-        return self._forward(pair)
+            return self._select(number)
+        return self._forward(np.array([self._selected, number], np.int64))
 
     def _select(self, operation: int) -> Any:
         base = self._base

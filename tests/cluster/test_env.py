@@ -36,7 +36,7 @@ from hadoppler.envs.cluster import (
 )
 from hadoppler.envs.cluster.actions import ActionLayout
 from hadoppler.envs.cluster.features import FEATURE_LIMIT, global_feature_names, job_feature_names
-from hadoppler.envs.errors import AllocationError, ClusterError, UnknownNameError
+from hadoppler.envs.errors import AllocationError, ClusterError, TraceError, UnknownNameError
 
 NAME = "hadoppler/ClusterScheduling-v0"
 ALL = [
@@ -588,6 +588,19 @@ def test_subclass_with_its_own_reward_workloads_and_observations() -> None:
         ({"forking": True, "consolidation_s": 400.0}, ClusterError, "less than a round"),
         ({"cluster": "fast"}, ClusterError, "cannot read 'fast'"),
         ({"workload": []}, ClusterError, "give at least one"),
+        ({"workload": 3}, ClusterError, "workload is 3; expected a Workload, a list of them, a function that makes"),
+        ({"workload": ["headline"]}, ClusterError, "number 0 of the workloads is 'headline'; expected a Workload"),
+        ({"workload": "headlin"}, UnknownNameError, "did you mean headline"),
+        ({"workload": "poisson"}, UnknownNameError, "come with per_hour"),
+        ({"jobs": "5"}, TraceError, "jobs is '5'; expected a whole number from 1 up"),
+        ({"jobs": 2.5}, TraceError, "jobs is 2.5; expected a whole number from 1 up"),
+        ({"per_hour": "2"}, TraceError, "per_hour is '2'; expected a number above 0"),
+        ({"cluster": 5}, ClusterError, "cluster is 5; expected a Cluster, or a text such as"),
+        ({"window": "8"}, AllocationError, "window is '8'; expected a whole number from 1 up"),
+        ({"illegal_penalty": "a"}, AllocationError, "illegal_penalty is 'a'; expected a number from 0"),
+        ({"round_s": "a"}, ClusterError, "round_s is 'a'; expected seconds above 0"),
+        ({"restart_s": None}, ClusterError, "restart_s is None; expected seconds from 0 up"),
+        ({"max_idle_rounds": 2.5}, ClusterError, "max_idle_rounds is 2.5; expected a whole number from 1 up"),
     ],
 )
 def test_mistakes_are_named(options: dict, error: type[Exception], message: str) -> None:
@@ -595,8 +608,29 @@ def test_mistakes_are_named(options: dict, error: type[Exception], message: str)
         ClusterSchedulingEnv(**options)
 
 
+@pytest.mark.parametrize("made", [None, "headline", [1]])
+def test_what_is_no_workload_is_refused_when_it_is_drawn(made: Any) -> None:
+    class Subclass(ClusterSchedulingEnv):
+        def workload(self) -> Workload:
+            return made
+
+    for env in (ClusterSchedulingEnv(lambda rng: made), Subclass()):
+        with pytest.raises(ClusterError, match=r"the next workload is .*must return a Workload\."):
+            env.reset(seed=0)
+
+
+@pytest.mark.parametrize(("value", "told"), [(None, "None"), (np.nan, "nan"), ("much", "'much'")])
+def test_rewards_that_are_no_numbers_are_refused(value: Any, told: str) -> None:
+    class Subclass(ClusterSchedulingEnv):
+        def reward(self) -> float:
+            return value
+
+    env = Subclass(unit([400.0] * 2), "fast:1")
+    env.reset(seed=0)
+    with pytest.raises(AllocationError, match=rf"^reward\(\) returned {told}; expected a number at every step, 0.0"):
+        env.step(env.actions.nothing())
+
+
 def test_workloads_that_cannot_run_are_named() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean headline"):
-        ClusterSchedulingEnv("headlin").reset(seed=0)
     with pytest.raises(ClusterError, match="none of the jobs"):
         ClusterSchedulingEnv(unit([100.0], 8), "fast:1").reset(seed=0)

@@ -347,6 +347,14 @@ def test_illegal_decisions() -> None:
     equal(before, raising._observe())
 
 
+@pytest.mark.parametrize("action", [0.0, 0.5, np.nan, None, "0", [0, 1], np.array([0.0])])
+def test_actions_that_are_no_whole_numbers_are_refused(action: Any) -> None:
+    env = wrapped(unit([4000.0] * 2), "fast:2")
+    env.reset(seed=0)
+    with pytest.raises(AllocationError, match="expected one whole number"):
+        env.step(action)
+
+
 def test_decisions_only_where_something_happened() -> None:
     workload, cluster = make_workload("headline", jobs=10, seed=3), Cluster.parse("v100:4 p100:4 k80:4x2")
     counts, ends = {}, {}

@@ -1,9 +1,12 @@
 """The placement environment: Gymnasium's contract, rewards, masks, illegal actions, copies, replays."""
 
 import copy
+import inspect
 import pickle
+import re
 import warnings
 from functools import partial
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +16,8 @@ from hypothesis import given, settings, strategies as st
 
 import hadoppler
 from hadoppler import place
+from hadoppler.envs import cluster, errors, placement
+from hadoppler.envs.cluster import ClusterSchedulingEnv
 from hadoppler.envs.errors import MissingExtraError, PlacementError
 from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, lower_bounds, simulate
 from hadoppler.envs.placement.env import DevicePlacementEnv
@@ -80,6 +85,30 @@ OPTIONS = [
     {"problem": draw_small, "max_operations": 9, "max_edges": 30, "devices": 5},
     {"problem": [small(0), diamond(), small(2)]},
 ]
+
+
+def test_the_page_tells_the_spaces():
+    """Names, types and shapes of the table in docs/placement.md are those of the space."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "placement.md").read_text(encoding="utf-8")
+    env = DevicePlacementEnv(small(), flat=False)
+    sizes = {"N": env.layout.max_operations, "E": env.layout.max_edges, "D": env.layout.devices}
+    told = {}
+    for names, spaces in re.findall(r"^\| (`[^|]+) \| (\w*(?:float|int)[^|]+) \|", page, flags=re.MULTILINE):
+        kind = spaces.split()[0]
+        found = re.findall(r"(?:(\w+) )?\[([^]]+)\]", spaces)
+        for name, (other, shape) in zip(re.findall(r"`(\w+)`", names), found, strict=True):
+            told[name] = (np.dtype(other or kind), tuple(int(sizes.get(part, part)) for part in shape.split(", ")))
+    assert told == {name: (space.dtype, space.shape) for name, space in env.observation_space.items()}
+    assert env.action_space.nvec.tolist() == [sizes["N"], sizes["D"]]
+
+
+def test_the_specification_names_what_can_be_imported():
+    """Constants and classes in the docstrings of both environments are in their package."""
+    for package, env in ((placement, DevicePlacementEnv), (cluster, ClusterSchedulingEnv)):
+        names = re.findall(r"``([A-Z]\w+(?:[a-z]\w+|_\w+))(?:\.\w+|\()?", inspect.getdoc(env))
+        ours = [name for name in names if name not in {"MultiDiscrete", "Discrete", *vars(errors)}]
+        assert ours
+        assert [name for name in ours if not hasattr(package, name)] == []
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -479,11 +508,69 @@ def test_subclass_with_its_own_reward_and_problems():
         ({"max_edges": 3}, "larger max_edges"),
         ({"devices": 1}, "larger devices"),
         ({"problem": draw_small}, "give max_operations"),
+        ({"problem": "chainmm"}, r"problem is 'chainmm'; expected a Placement.*is given as graph='chainmm'\.$"),
+        ({"problem": diamond().graph}, "problem is of the type DataflowGraph; expected a PlacementProblem"),
+        ({"problem": 3}, "problem is 3; expected a PlacementProblem, a list of them or a function"),
+        ({"problem": []}, "the list of problems is empty; give at least one"),
+        ({"problem": [diamond(), "ffnn"]}, "number 1 of the problems is 'ffnn'; expected a PlacementProblem"),
+        ({"graph": "ffnn"}, "problem is given beside graph or topology, of which it consists; leave those out"),
+        ({"topology": "mixed"}, "problem is given beside graph or topology"),
+        ({"problem": draw_small, "graph": "ffnn"}, "problem is given beside graph or topology"),
+        ({"problem": None, "graph": diamond()}, "graph is of the type PlacementProblem; expected a DataflowGraph"),
+        ({"problem": None, "topology": 4}, "topology is 4; expected a Topology or a preset's name"),
+        ({"max_operations": "a"}, "max_operations is 'a'; expected a whole number from 1 up"),
+        ({"max_edges": 0}, "max_edges is 0; expected a whole number from 1 up"),
+        ({"devices": 2.5}, "devices is 2.5; expected a whole number from 1 up"),
+        ({"noise": "a"}, "noise is 'a'; expected a number from 0"),
+        ({"illegal_penalty": None}, "illegal_penalty is None; expected a number from 0"),
     ],
 )
 def test_mistakes_are_named(options, message):
     with pytest.raises(PlacementError, match=message):
         DevicePlacementEnv(**({"problem": diamond()} | options))
+
+
+@pytest.mark.parametrize("made", [None, "chainmm", [diamond()], diamond().graph])
+def test_what_is_no_problem_is_refused_when_it_is_drawn(made):
+    class Subclass(DevicePlacementEnv):
+        def problem(self):
+            return made
+
+    sizes = {"max_operations": 9, "max_edges": 9, "devices": 4}
+    for env in (DevicePlacementEnv(lambda rng: made, **sizes), Subclass(**sizes, problem=draw_small)):
+        with pytest.raises(PlacementError, match=r"the next problem is .*must return a PlacementProblem\."):
+            env.reset(seed=0)
+
+
+@pytest.mark.parametrize(("value", "told"), [(None, "None"), (np.nan, "nan"), ("much", "'much'"), ([1.0, 2.0], r"\[")])
+def test_rewards_that_are_no_numbers_are_refused(value, told):
+    class Subclass(DevicePlacementEnv):
+        def reward(self):
+            return value
+
+    env = Subclass(diamond())
+    env.reset(seed=0)
+    with pytest.raises(PlacementError, match=rf"^reward\(\) returned {told}.*; expected a number at every step, 0.0"):
+        env.step([0, 0])
+
+
+def test_what_illegal_actions_do_to_ones_own_reward():
+    """As the docstring of the hook says: called at every step, without a makespan before the last."""
+    seen = []
+
+    class Subclass(DevicePlacementEnv):
+        def reward(self):
+            seen.append(self.makespan)
+            return 5.0
+
+    env = Subclass(diamond(), illegal_penalty=0.25)
+    _, rewards, info = run(env, lambda _: [3, 0])
+    assert rewards == [4.75, 4.75, 4.75, 5.0]
+    assert seen == [None, None, None, info["makespan"]]
+    env = Subclass(diamond(), illegal_action="terminate")
+    _, rewards, _ = run(env, lambda _: [3, 0])
+    assert rewards == [env.rules.forfeit(env.batch)]
+    assert len(seen) == 4
 
 
 def test_a_drawn_problem_that_does_not_fit_is_named():

@@ -329,6 +329,12 @@ def test_bad_placement_files_are_named(tmp_path: Path, content: str, message: st
 
 def test_names_and_options_are_checked() -> None:
     problem = heft_case()
+    with pytest.raises(
+        PlacementError, match=r"the method is of the type Placement.*, as in place\(\"heft\", problem\)"
+    ):
+        place(problem, "heft")  # type: ignore[arg-type]
+    with pytest.raises(PlacementError, match="the problem is of the type DataflowGraph; expected a PlacementProblem"):
+        place("heft", problem.graph)  # type: ignore[arg-type]
     with pytest.raises(UnknownNameError, match="did you mean heft"):
         place("hefty", problem)
     with pytest.raises(UnknownNameError, match="no option 'insertions'"):

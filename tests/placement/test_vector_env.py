@@ -143,6 +143,11 @@ def test_illegal_actions_raise_and_change_nothing():
     ("options", "message"),
     [
         ({"problem": [small()]}, "takes one problem"),
+        ({"problem": lambda rng: small()}, "takes one problem"),
+        ({"problem": "chainmm"}, "problem is 'chainmm'; expected a PlacementProblem"),
+        ({"graph": "ffnn"}, "problem is given beside graph or topology"),
+        ({"num_envs": "2"}, "num_envs is '2'; expected a whole number from 1 up"),
+        ({"num_envs": 0}, "num_envs is 0; expected a whole number from 1 up"),
         ({"observation": "some"}, "observation is 'some'"),
         ({"render_mode": "ansi"}, "render_mode"),
         ({"reward": "late"}, "reward is 'late'"),
@@ -150,7 +155,39 @@ def test_illegal_actions_raise_and_change_nothing():
 )
 def test_mistakes_are_named(options, message):
     with pytest.raises(PlacementError, match=message):
-        DevicePlacementVectorEnv(2, **({"problem": small()} | options))
+        DevicePlacementVectorEnv(**({"num_envs": 2, "problem": small()} | options))
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        np.zeros((2, 2)),
+        [[0, 0], [0, np.nan]],
+        [[0, 0.5], [0, 1]],
+        np.zeros((2, 2), bool),
+        np.zeros(4, int),
+        np.zeros((2, 1), int),
+        np.zeros((3, 2), int),
+        0,
+        None,
+        [["a", "b"], ["c", "d"]],
+    ],
+    ids=str,
+)
+def test_actions_of_another_kind_are_refused(actions):
+    """With one sentence, without a warning, and nothing changes; any whole numbers and memory orders are fine."""
+    vector = make(2, problem=small())
+    before, _ = vector.reset(seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(
+            PlacementError, match=r"the actions have shape .* and type .*; expected 2 x 2 whole numbers:"
+        ):
+            vector.step(actions)
+    equal(before, vector._observe())
+    for taken in (np.asfortranarray([[0, 0], [0, 1]]), np.array([[0, 0], [0, 1]], np.uint8)[:, :], [[0, 0], [0, 1]]):
+        vector.reset(seed=0)
+        assert vector.step(taken)[0]["assignment"][:, 0].tolist() == [0, 1]
 
 
 def test_made_by_name_without_warnings_and_copied():
@@ -226,6 +263,8 @@ def test_batch_refuses_illegal_steps():
         batch.makespans()
     with pytest.raises(PlacementError, match="shape"):
         batch.step([0], [0])
+    with pytest.raises(PlacementError, match=r"has shape \(2,\) and type float64; expected one whole number for each"):
+        batch.step([0.0, 0.0], [0, 0])
     with pytest.raises(PlacementError, match="episodes is 0"):
         EpisodeBatch(small(), 0)
 

@@ -39,6 +39,18 @@ def wrapped(wrapper, problem=None, **options):
     return wrapper(gym.make(NAME, problem=problem or pinned(), **options))
 
 
+@pytest.mark.parametrize("wrapper", [FlatAction, SelectThenPlace])
+@pytest.mark.parametrize("action", [0.0, 1.5, np.nan, None, "0", [0, 1], np.array([0.0])], ids=str)
+def test_actions_that_are_no_whole_numbers_are_refused(wrapper, action):
+    env = wrapped(wrapper)
+    env.reset(seed=0)
+    with pytest.raises(PlacementError, match="expected one whole number"):
+        env.step(action)
+    for taken in (0, np.int32(0), np.array(0), np.array([0])):
+        env.reset(seed=0)
+        env.step(taken)
+
+
 def drive(env, masked, steps=1000):
     """Random steps; checks masks, spaces and lengths."""
     env.action_space.seed(0)

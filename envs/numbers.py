@@ -1,0 +1,57 @@
+"""Numbers that others give: which are some, and what is said of those that are none."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .errors import HadopplerError
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number, truth values apart."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number, truth values apart."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def check_whole(name: str, value: Any, error: type[HadopplerError], least: int = 1) -> None:
+    """Refuse what is no whole number from ``least`` up.
+
+    Raises:
+        error: it is none; ``name`` says what it is.
+    """
+    if not is_whole(value) or value < least:
+        raise error(f"{name} is {value!r}; expected a whole number from {least} up.")
+
+
+def read_choice(action: Any, error: type[HadopplerError]) -> int:
+    """An action of a ``Discrete`` space: a whole number, or an array of one.
+
+    Raises:
+        error: it is another one.
+    """
+    array = np.asarray(action)
+    if array.size != 1 or array.dtype.kind not in "iu":
+        raise error(f"the action is {action!r}; expected one whole number.")
+    return int(array.item())
+
+
+def read_reward(value: Any, error: type[HadopplerError]) -> float:
+    """What the hook ``reward()`` of an environment returned.
+
+    Raises:
+        error: it is no number, or not a defined one.
+    """
+    try:
+        reward = float(value)
+    except (TypeError, ValueError):
+        reward = math.nan
+    if math.isnan(reward):
+        raise error(f"reward() returned {value!r}; expected a number at every step, 0.0 where it brings nothing.")
+    return reward

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -11,15 +12,12 @@ from numpy.typing import ArrayLike
 
 from ...envs.errors import HadopplerError
 from ...envs.placement import PlacementProblem, interpreter
+from .comparison import VerificationError, check_outputs, conditioning
 from .executor import Execution, ExecutionError, Executor, Options, explain
 from .random_operations import random_operations
 
 if TYPE_CHECKING:
     import torch
-
-
-class VerificationError(ExecutionError):
-    """A placed graph gave other outputs than one device does, or ran in an order that its edges forbid."""
 
 
 class VerifiedExecutor(Executor):
@@ -108,8 +106,13 @@ class VerifiedExecutor(Executor):
         if self.inputs is None:
             check_order(self.problem, done)
         elif self._expected is not None:
-            check_outputs(self.problem, done.outputs, self._expected)
+            check_outputs(self.problem.graph, done.outputs, self._expected, lambda: self._moved)
         return replace(done, outputs={})
+
+    @cached_property
+    def _moved(self) -> dict[str, float]:
+        """How far a unit of rounding in the inputs moves each output."""
+        return conditioning(self.problem.graph, self.inputs or {}, self._expected or {})
 
     def close(self) -> None:
         """Close the executor behind."""
@@ -119,67 +122,6 @@ class VerifiedExecutor(Executor):
 def _some(names: Sequence[str]) -> str:
     """The first names."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def check_outputs(
-    problem: PlacementProblem, found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
-) -> None:
-    """Compare outputs by name, on one thread: the threads of a parallel comparison would disturb the next execution.
-
-    Raises:
-        VerificationError: an output is missing, or differs beyond ``tolerance``.
-    """
-    import torch
-
-    if found.keys() != expected.keys():
-        raise VerificationError(
-            f"{problem.graph.title}: the execution gave the outputs {sorted(found)}; expected {sorted(expected)}."
-        )
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for name, tensor in expected.items():
-            _compare(f"{problem.graph.title}: output {name!r}", found[name].detach().cpu(), tensor)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def tolerance(dtype: torch.dtype) -> float:
-    """Largest difference that rounding may make, as a share of the largest value: the root of the type's epsilon.
-
-    3.5e-4 for float32, 1.5e-8 for float64, 3e-2 for float16 (our choice); 0 for whole numbers.
-    """
-    import torch
-
-    return float(torch.finfo(dtype).eps ** 0.5) if dtype.is_floating_point or dtype.is_complex else 0.0
-
-
-def _compare(what: str, found: torch.Tensor, expected: torch.Tensor) -> None:
-    import torch
-
-    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
-        raise VerificationError(
-            f"{what} has shape {tuple(found.shape)} and type {found.dtype}; one-device execution gives "
-            f"{tuple(expected.shape)} and {expected.dtype}."
-        )
-    allowed = tolerance(expected.dtype)
-    if not allowed:
-        if not torch.equal(found, expected):
-            raise VerificationError(f"{what} differs from one-device execution, and holds whole numbers.")
-        return
-    wide = torch.complex128 if expected.dtype.is_complex else torch.float64
-    a, b = found.to(wide), expected.to(wide)
-    finite = torch.isfinite(b)
-    largest = float(b[finite].abs().max()) if finite.any() else 0.0
-    if torch.allclose(a, b, rtol=0.0, atol=allowed * largest, equal_nan=True):
-        return
-    differs = (a - b)[finite].abs()
-    most = float(differs.max()) if differs.numel() else float("nan")
-    raise VerificationError(
-        f"{what} differs from one-device execution by up to {most:.3g}, where values reach {largest:.3g} and "
-        f"{allowed * largest:.1g} is allowed for rounding; look for operations that are random or that change what "
-        "they read."
-    )
 
 
 def check_order(problem: PlacementProblem, done: Execution) -> None:

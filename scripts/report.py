@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 PACKAGES = ("hadoppler", "numpy", "numba", "scipy", "networkx", "gymnasium", "torch", "ortools", "hydra-core")
 
+PACKAGE = Path(__file__).resolve().parents[1]
+"""The package's folder, which is the root of its repository."""
+
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON so that a reader sees either the old file or the whole new one.
@@ -64,7 +67,7 @@ def installed(package: str) -> str | None:
 
 
 def write_run_record(folder: Path, config: DictConfig) -> None:
-    """``run.json``: resolved config, command, seed, versions and git state."""
+    """``run.json``: resolved config, command, seed, versions, git state here and of a checkout of the package."""
     versions = {package: found for package in PACKAGES if (found := installed(package)) is not None}
     write_json(
         folder / "run.json",
@@ -75,21 +78,28 @@ def write_run_record(folder: Path, config: DictConfig) -> None:
             "python": platform.python_version(),
             "machine": platform.platform(),
             "versions": versions,
-            "git": _git_state(),
+            "git": git_state(Path.cwd()),
+            "hadoppler_git": git_state(PACKAGE, root=True),
         },
     )
 
 
-def _git_state() -> dict[str, Any] | None:
-    """Commit of the current folder and whether it has changes; None outside a repository."""
+def git_state(folder: Path, *, root: bool = False) -> dict[str, Any] | None:
+    """Commit of a folder and whether its repository has changes; None outside one, or (``root``) within another's."""
+    git = ["git", "-C", str(folder)]
     try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        found = subprocess.run(
+            [*git, "rev-parse", "HEAD", "--show-toplevel"], capture_output=True, text=True, check=True, timeout=10
+        )
         changed = subprocess.run(
-            ["git", "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10
+            [*git, "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return {"commit": commit.stdout.strip(), "changed": bool(changed.stdout.strip())}
+    commit, top = found.stdout.splitlines()
+    if root and Path(top).resolve() != folder.resolve():
+        return None
+    return {"commit": commit, "changed": bool(changed.stdout.strip())}
 
 
 def write_results(

@@ -22,7 +22,7 @@ from hadoppler import PLACEMENTS, __version__, place
 from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, make_graph, write_graph
 from hadoppler.envs.placement.workloads import WORKLOADS
 from hadoppler.scripts import cli, demo, place as place_command, simulate as simulate_command
-from hadoppler.scripts.report import write_json
+from hadoppler.scripts.report import git_state, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "doppler_makespans.json").read_text())["makespans"]
@@ -187,6 +187,26 @@ def test_place_help_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
             assert hydra.compose("place", words).method
 
 
+def test_the_state_of_a_repository(tmp_path: Path) -> None:
+    """Of any folder in one, or of its root only: a package in somebody's environment is not their commit."""
+    inner = tmp_path / "repository" / "site-packages"
+    inner.mkdir(parents=True)
+    root, git = inner.parent, ["git", "-C", inner, "-c", "user.name=a", "-c", "user.email=a@b"]
+    assert git_state(root) is None
+    subprocess.run([*git, "init", "-q", root], check=True)
+    assert git_state(root) is None, "no commit yet"
+    (root / "file").write_text("1")
+    subprocess.run([*git, "add", "-A", root], check=True)
+    subprocess.run([*git, "commit", "-qm", "first"], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    clean = {"commit": head, "changed": False}
+    assert git_state(root, root=True) == git_state(root) == git_state(inner) == clean
+    assert git_state(inner, root=True) is None
+    (root / "file").write_text("2")
+    assert git_state(root, root=True) == {"commit": head, "changed": True}
+    assert git_state(tmp_path / "absent") is None
+
+
 def test_place_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["graph=fork_join", "topology=mixed", "seed=3", "method=[heft,single_device,random]"]
     results, folder = run(arguments, tmp_path)
@@ -224,7 +244,8 @@ def test_place_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert record["python"] == sys.version.split()[0]
     assert {"hadoppler", "numpy", "numba", "hydra-core"} <= set(record["versions"])
     assert "machine" in record
-    assert "git" in record
+    assert record["git"] is None, "the folder is in no repository"
+    assert record["hadoppler_git"] == git_state(ROOT, root=True), "the package may be in one"
     assert not [path.name for path in folder.rglob(".*") if path.is_file()], "no temporary file stays"
     # what is printed
     text = capsys.readouterr().out

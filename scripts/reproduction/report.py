@@ -107,10 +107,15 @@ def _machines(evidence: Evidence, parts: Iterable[Part]) -> Counter[str]:
         told = read_json(part.folder(evidence.root) / "run.json") if evidence.results(part) else {}
         if told:
             versions = ", ".join(f"{name} {value}" for name, value in told.get("versions", {}).items())
-            commit = (told.get("git") or {}).get("commit", "")[:10]
-            at = f", commit {commit}" if commit else ""
-            found[f"{told.get('machine')}, Python {told.get('python')}, {versions}{at}"] += 1
+            found[f"{told.get('machine')}, Python {told.get('python')}, {versions}{_commit(told)}"] += 1
     return found
+
+
+def _commit(told: Mapping[str, Any]) -> str:
+    """Of the package's checkout; older records have that of the folder only in which they were made."""
+    state = told.get("hadoppler_git", told.get("git")) or {}
+    commit, changed = state.get("commit", "")[:10], ", with changes" * bool(state.get("changed"))
+    return f", commit {commit}{changed}" if commit else ""
 
 
 def _failures(evidence: Evidence, parts: Iterable[Part]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from hadoppler.scripts.reproduction.evidence import Evidence, figure_of, find, o
 from hadoppler.scripts.reproduction.page import page
 from hadoppler.scripts.reproduction.parts import Plan, configurations, plan_of
 from hadoppler.scripts.reproduction.records import write_record
-from hadoppler.scripts.reproduction.report import write_report
+from hadoppler.scripts.reproduction.report import _commit, write_report
 from hadoppler.scripts.reproduction.table_files import parse_table
 from hadoppler.scripts.reproduction.tables import Figure
 
@@ -175,6 +175,21 @@ def test_the_report_holds_every_row_and_stands_alone(tmp_path: Path) -> None:
     assert "script" not in sources.tags
     assert "Times | and &lt;more&gt;" in html
     assert html.count('<div class="box"') == sources.tags.count("table") == 2
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"git": {"commit": "b" * 40, "changed": True}, "hadoppler_git": {"commit": "a" * 40, "changed": False}}, "a"),
+        ({"git": {"commit": "b" * 40}, "hadoppler_git": None}, ""),
+        ({"git": {"commit": "b" * 40}}, "b"),
+        ({"hadoppler_git": {"commit": "a" * 40, "changed": True}}, "a changed"),
+        ({}, ""),
+    ],
+)
+def test_the_commit_is_the_packages(told: dict[str, Any], expected: str) -> None:
+    letter, _, changed = expected.partition(" ")
+    assert _commit(told) == (f", commit {letter * 10}" if letter else "") + (", with changes" if changed else "")
 
 
 def test_pictures_become_part_of_the_page(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hadoppler.envs.placement import (
+    DataflowGraph,
     GraphBuilder,
     Kernel,
     PlacementProblem,

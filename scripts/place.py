@@ -228,8 +228,8 @@ def module_graph(model: str | None, training: bool = False, cuts: int | None = N
         raise CommandError("graph=module needs model=package.module:factory, a function that returns (module, args).")
     if not isinstance(training, bool):
         raise CommandError(f"graph.training is {training!r}; expected true or false.")
-    module, args = load_factory(model)
-    graph = from_module(module, args, training=training)
+    module, args, kwargs = load_factory(model)
+    graph = from_module(module, args, kwargs, training=training)
     return graph if cuts is None else tile(graph, cuts)
 
 

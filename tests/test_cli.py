@@ -309,6 +309,8 @@ def test_a_users_module(tmp_path: Path) -> None:
         "def make():\n"
         "    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))\n"
         "    return model, (torch.zeros(32, 8),)\n"
+        "def named():\n"
+        "    return torch.nn.Linear(8, 4), (), {'input': torch.zeros(32, 8)}\n"
     )
     arguments = ["graph=module", "model=my_cli_model:make", "topology=uniform", "method=[heft]", "pictures=false"]
     results, folder = run(arguments, tmp_path)
@@ -317,6 +319,8 @@ def test_a_users_module(tmp_path: Path) -> None:
     assert len(names) == 3
     cut, _ = run([*arguments, "graph.cuts=2"], tmp_path)
     assert cut["rows"][0]["ratio_bound"] >= 1
+    named, _ = run([*arguments, "model=my_cli_model:named"], tmp_path)
+    assert named["rows"][0]["makespan"] > 0
     assert place_command.main(["graph=module", "model=my_cli_model:mkae"]) == 2
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...envs.errors import HadopplerError, MissingExtraError
-from ...envs.placement.readers.factory import current_folder, find_factory
+from ...envs.placement.readers.factory import current_folder, find_factory, is_keywords
 
 if TYPE_CHECKING:
     import torch
@@ -24,8 +24,9 @@ class TrainingStep:
 
     Args:
         name: ``package.module:function``, a function of the batch size (of one worker) that returns
-            ``(module, args)`` or ``(module, args, loss)``. ``loss`` maps the module's output to one
-            number; without it the output's own ``loss``, or the mean of an output tensor, is taken.
+            ``(module, args)``, or after these a dictionary of keyword arguments, or a function ``loss``, or
+            both. ``loss`` maps the module's output to one number; without it the output's own ``loss``, or the
+            mean of an output tensor, is taken.
         batch_size: samples a step.
         device: where the module is.
         optimizer: ``sgd`` (with momentum) or ``adam``.
@@ -47,7 +48,7 @@ class TrainingStep:
         import torch
 
         self.name, self._device = name, device
-        module, self._args, self._loss = _make(name, batch_size)
+        module, self._args, self._kwargs, self._loss = _make(name, batch_size)
         module = module.to(device).train()
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not trained:
@@ -59,7 +60,7 @@ class TrainingStep:
     def __call__(self) -> None:
         """Do one step."""
         self._optimizer.zero_grad(set_to_none=True)
-        output = self._module(*_moved(self._args, self._device))
+        output = self._module(*_moved(self._args, self._device), **_moved(self._kwargs, self._device))
         self._loss_of(output).backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
 
@@ -121,8 +122,10 @@ def import_torch() -> Any:
     return torch
 
 
-def _make(name: str, batch_size: int) -> tuple[torch.nn.Module, tuple[Any, ...], Callable[[Any], Any] | None]:
-    """Call the user's function."""
+def _make(
+    name: str, batch_size: int
+) -> tuple[torch.nn.Module, tuple[Any, ...], Mapping[str, Any], Callable[[Any], Any] | None]:
+    """Call the user's function: module, arguments by position and by keyword, loss."""
     import torch
 
     with current_folder():
@@ -136,15 +139,16 @@ def _make(name: str, batch_size: int) -> tuple[torch.nn.Module, tuple[Any, ...],
                 "must take one argument, the batch size."
             ) from error
     parts = made if isinstance(made, tuple) else (made,)
-    module, args, loss = (*parts, None)[:3] if len(parts) in (2, 3) else (None, None, None)
-    fits = isinstance(args, tuple | list) and (loss is None or callable(loss))
-    if not isinstance(module, torch.nn.Module) or not fits:
+    module, args, *others = parts if len(parts) > 1 else (None, None)
+    kwargs = others.pop(0) if others and is_keywords(others[0]) else {}
+    loss = others.pop(0) if others and callable(others[0]) else None
+    if not isinstance(module, torch.nn.Module) or not isinstance(args, tuple | list) or others:
         shown = ", ".join(type(part).__name__ for part in parts) or "nothing"
         raise ProfileError(
-            f"{name}: it returned {shown}; expected (module, args) or (module, args, loss) with a torch.nn.Module, a "
-            "tuple of its arguments and a function of its output."
+            f"{name}: it returned {shown}; expected (module, args), (module, args, loss) or (module, args, kwargs, "
+            "loss) with a torch.nn.Module, a tuple of its arguments and a function of its output."
         )
-    return module, tuple(args), loss
+    return module, tuple(args), kwargs, loss
 
 
 def _moved(value: Any, device: torch.device) -> Any:

@@ -51,6 +51,18 @@ class Sleeps(nn.Module):
 def slow(batch_size):
     return Sleeps(), [{"x": torch.ones(batch_size)}]
 
+def named(batch_size):
+    return Sleeps(), (), {"x": {"x": torch.ones(batch_size)}}
+
+def named_with_loss(batch_size):
+    return nn.Linear(4, 2), (), {"input": torch.ones(batch_size, 4)}, lambda out: out.square().sum()
+
+def five(batch_size):
+    return nn.Linear(4, 2), (), {"input": torch.ones(batch_size, 4)}, lambda out: out.square().sum(), 5
+
+def unnamed(batch_size):
+    return nn.Linear(4, 2), (), {0: torch.ones(batch_size, 4)}
+
 def frozen(batch_size):
     return nn.Linear(4, 2).requires_grad_(False), (torch.ones(batch_size, 4),)
 
@@ -111,6 +123,11 @@ def test_a_step_that_takes_twenty_milliseconds() -> None:
     assert 1 <= found.steps <= 6
 
 
+@pytest.mark.parametrize("name", ["named", "named_with_loss"])
+def test_arguments_may_have_names(name: str) -> None:
+    assert measure(f"steps_to_measure:{name}", 3, ["cpu"], timing=QUICK).steps_per_s > 0
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_step_trains(optimizer: str) -> None:
     step = TrainingStep("steps_to_measure:tiny", 8, torch.device("cpu"), optimizer)
@@ -169,6 +186,8 @@ def test_devices_and_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
         ("steps_to_measure:many", ProfileError, r"the loss is \[8, 2\] numbers, expected one number"),
         ("steps_to_measure:wrong_shape", ProfileError, "a first training step on cpu failed .RuntimeError"),
         ("steps_to_measure:alone", ProfileError, "it returned Linear; expected .module, args."),
+        ("steps_to_measure:five", ProfileError, "it returned Linear, tuple, dict, function, int; expected"),
+        ("steps_to_measure:unnamed", ProfileError, "it returned Linear, tuple, dict; expected"),
         ("steps_to_measure:no_module", ProfileError, "it returned str, tuple; expected"),
         ("steps_to_measure:no_argument", ProfileError, "it must take one argument, the batch size"),
         ("steps_to_measure:number", GraphError, "'number' is a int"),

@@ -341,6 +341,9 @@ def test_factories_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "def small():\n    return torch.nn.Linear(4, 2), (torch.zeros(3, 4),)\n"
         "class Table(torch.nn.Module):\n    def forward(self):\n        return torch.ones(2)\n"
         "def alone():\n    return Table()\n"
+        "def named():\n    return torch.nn.Linear(4, 2), (), {'input': torch.zeros(3, 4)}\n"
+        "def unnamed():\n    return torch.nn.Linear(4, 2), (), {0: torch.zeros(3, 4)}\n"
+        "def misnamed():\n    return torch.nn.Linear(4, 2), (), {'inputs': torch.zeros(3, 4)}\n"
         "def hungry():\n    return torch.nn.Linear(4, 2)\n"
         "def broken():\n    return 1 / 0\n"
         "def wrong():\n    return 5\n"
@@ -350,14 +353,18 @@ def test_factories_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (tmp_path / "worse_models.py").write_text("x = (\n")
     monkeypatch.chdir(tmp_path)
     before = list(sys.path)
-    module, args = load_factory("own_models:small")
-    assert isinstance(module, nn.Linear)
-    assert from_module(module, args).n == 1
+    for name, given in (("small", (1, [])), ("named", (0, ["input"]))):
+        module, args, kwargs = load_factory(f"own_models:{name}")
+        assert isinstance(module, nn.Linear)
+        assert (len(args), list(kwargs)) == given
+        assert from_module(module, args, kwargs).n == 1
     assert load_factory("own_models:alone")[1] == ()
     for name, message in {
         "own_models": "not of the form",
         "own_models:smal": "did you mean 'small'",
         "own_models:hungry": "missing a required argument: 'input'.; return .module, args.",
+        "own_models:unnamed": "returned a tuple of Linear, tuple, dict; expected .module, args. or .module, args, kwar",
+        "own_models:misnamed": "missing a required argument: 'input'",
         "own_models.py:small": "give its module, own_models:small",
         "own_models:broken": "the factory failed .ZeroDivisionError",
         "own_models:wrong": "returned a int",

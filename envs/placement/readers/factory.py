@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import torch
 
 
-def load_factory(name: str) -> tuple[torch.nn.Module, tuple[Any, ...]]:
-    """Call a user's factory and give its module and example arguments.
+def load_factory(name: str) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """Call a user's factory and give its module and example arguments, by position and by keyword.
 
-    The factory takes no arguments and returns ``(module, args)``, or a module alone if its call
-    needs no arguments. Modules in the current folder can be named, too.
+    The factory takes no arguments and returns ``(module, args)`` or ``(module, args, kwargs)``, or a
+    module alone if its call needs no arguments. Modules in the current folder can be named, too.
 
     Args:
         name: ``package.module:factory``; the factory may be nested (``module:Class.method``).
@@ -41,20 +41,25 @@ def load_factory(name: str) -> tuple[torch.nn.Module, tuple[Any, ...]]:
             raise GraphError(
                 f"{name}: the factory failed ({type(error).__name__}: {error}); it must run without arguments."
             ) from error
-    module, args = made if isinstance(made, tuple) and len(made) == 2 else (made, ())
-    if not isinstance(module, torch.nn.Module) or not isinstance(args, tuple | list):
+    module, args, kwargs = (*made, {})[:3] if isinstance(made, tuple) and len(made) in (2, 3) else (made, (), {})
+    if not isinstance(module, torch.nn.Module) or not isinstance(args, tuple | list) or not is_keywords(kwargs):
         raise GraphError(
-            f"{name}: the factory returned {_describe(made)}; expected (module, args) with a torch.nn.Module and a "
-            "tuple of arguments."
+            f"{name}: the factory returned {_describe(made)}; expected (module, args) or (module, args, kwargs) with a "
+            "torch.nn.Module, a tuple of arguments and a dictionary of keyword arguments."
         )
     try:
-        inspect.signature(module.forward).bind(*args)
+        inspect.signature(module.forward).bind(*args, **kwargs)
     except TypeError as error:
         raise GraphError(
-            f"{name}: the module's forward cannot be called with the {len(args)} example arguments that the factory "
-            f"returned ({error}); return (module, args) that fit."
+            f"{name}: the module's forward cannot be called with the {len(args) + len(kwargs)} example arguments that "
+            f"the factory returned ({error}); return (module, args) or (module, args, kwargs) that fit."
         ) from error
-    return module, tuple(args)
+    return module, tuple(args), dict(kwargs)
+
+
+def is_keywords(value: Any) -> bool:
+    """Whether it can be given as ``**value``."""
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
 
 def find_factory(name: str) -> Any:

@@ -19,7 +19,7 @@ from hadoppler import __version__
 from hadoppler.baselines.registry import package_of
 from hadoppler.envs.errors import MissingExtraError
 from hadoppler.scripts.offers import FAMILIES, check_offer, clashes, others
-from hadoppler.scripts.report import installed
+from hadoppler.scripts.report import installed, say
 
 EXTRAS = {
     "torch": "graphs of PyTorch modules, placements executed on CPUs and GPUs",
@@ -116,35 +116,49 @@ def deciders(group: str) -> list[dict[str, str | None]]:
 
 def print_info(console: Console, told: Mapping[str, Any]) -> None:
     """Versions and devices, a table of extras, who can decide, and what is wrong with other packages' offers."""
-    found = "  ".join(f"{name} {number or 'missing'}" for name, number in told["versions"].items())
+    say(console, fill([f"{name} {number or 'missing'}" for name, number in told["versions"].items()], console.width))
     seen = told["devices"]
     none = "unknown without torch" if seen["gpus"] is None else "none that torch sees"
     cards = "; ".join(seen["gpus"] or []) or none
-    for line in (found, f"{seen['system']}  CPUs: {seen['cpus']}  GPUs: {cards}"):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    say(console, fill([seen["system"], f"CPUs: {seen['cpus']}", f"GPUs: {cards}"], console.width))
     print_extras(console, told["extras"])
     for group, title in (("scheduler", "Schedulers"), ("method", "Placement methods")):
         usable = [item for item in told[f"{group}s"] if item["trouble"] is None]
         names = [
             item["name"] if item["package"] == "hadoppler" else f"{item['name']} ({item['package']})" for item in usable
         ]
-        console.print(f"{title}: {', '.join(names)}", highlight=False, markup=False, soft_wrap=True)
+        first, *rest = names or ["none"]
+        say(console, fill([f"{title}: {first}", *rest], console.width, ", "))
         for item in told[f"{group}s"]:
             if item["trouble"]:
-                console.print(f"  {item['trouble']}", highlight=False, markup=False, soft_wrap=True)
+                say(console, f"  {item['trouble']}")
 
 
 def print_extras(console: Console, found: Mapping[str, Mapping[str, str | None]]) -> None:
-    """What each extra is for, its packages, and how to install those that are missing."""
+    """What each extra is for, its packages line by line, and how to install those that are missing."""
     table = Table()
-    for name in ("extra", "for", "packages", "to install"):
-        table.add_column(name, overflow="fold", no_wrap=name in ("extra", "to install"))
+    for name in ("extra", "for", "packages", "installed"):
+        table.add_column(name, overflow="fold", no_wrap=name != "for")
+    missing = [extra for extra, packages in found.items() if None in packages.values() or not packages]
     for extra, packages in found.items():
-        missing = None in packages.values() or not packages
-        versions = ", ".join(f"{name} {number or '(missing)'}" for name, number in packages.items())
-        how = f"pip install 'hadoppler[{extra}]'" if missing else "installed"
-        table.add_row(extra, EXTRAS[extra], escape(versions), escape(how))
+        versions = "\n".join(f"{name} {number or '(missing)'}" for name, number in packages.items())
+        table.add_row(extra, EXTRAS[extra], escape(versions), "no" if extra in missing else "yes")
     console.print(table)
+    if missing:
+        say(console, f"To install what is missing: pip install 'hadoppler[{','.join(missing)}]'")
+
+
+def fill(items: Sequence[str], width: int, between: str = "  ") -> str:
+    """Items one after the other, in lines that break between two of them only."""
+    lines = [""]
+    for number, item in enumerate(items):
+        item += between.rstrip() if number + 1 < len(items) else ""
+        gap = between[len(between.rstrip()) :] if lines[-1] else ""
+        if lines[-1] and len(lines[-1] + gap + item) > width:
+            lines.append(item)
+        else:
+            lines[-1] += gap + item
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from hadoppler.scripts.cli import main
-from hadoppler.scripts.info import EXTRAS
+from hadoppler.scripts.info import EXTRAS, print_info
 
 PROJECT = """
 [build-system]
@@ -118,6 +119,23 @@ def test_info_tells_whose_they_are_and_what_is_wrong(capsys: pytest.CaptureFixtu
         "the placement method 'heft' of the package theirs is left out",
     ):
         assert sentence in out
+
+
+def test_info_breaks_no_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a terminal of 80 columns every name, version and command stands in one line."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["info", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    told["extras"]["cluster"] = {"a-package": None}
+    print_info(Console(), told)
+    lines = capsys.readouterr().out.splitlines()
+    versions = {**told["versions"], **{key: value for item in told["extras"].values() for key, value in item.items()}}
+    names = [f"{name} {number or '(missing)'}" for name, number in versions.items()]
+    names += [item["name"] for group in ("schedulers", "methods") for item in told[group] if not item["trouble"]]
+    for text in [*names, "one-of (theirs)", "(hydra/launcher=joblib)"]:
+        assert any(text in line for line in lines), text
+    assert any(line.startswith("To install what is missing: pip install 'hadoppler[") for line in lines)
+    assert all(len(line) <= 80 for line in lines if "of the package" not in line)
 
 
 def test_info_for_programs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from hadoppler.scripts.report import size_axis
+
 TIMES = {
     "ttd_s": "TTD",
     "mean_jct_s": "mean JCT",
@@ -17,6 +19,8 @@ TIMES = {
 }
 """Times of schedules, all shown in the unit that suits the longest, as in the table of a single run."""
 SECONDS = {"decision_s": "decided", "measured_s": "measured"}
+SIZES = {"bytes_moved": "moved"}
+"""Bytes, in the unit that suits the largest of each."""
 NUMBERS = {
     "makespan": "makespan",
     "ratio_bound": "/ bound",
@@ -24,7 +28,6 @@ NUMBERS = {
     "ratio_bound_worst": "/ bound, worst",
     "ratio_best": "/ best",
     "measured_ratio": "measured / simulated",
-    "bytes_moved": "moved [B]",
     "ftf": "FTF",
     "max_ftf": "worst FTF",
     "gru": "GRU",
@@ -33,7 +36,7 @@ NUMBERS = {
     "finished": "finished",
     "overruns": "overruns",
 }
-NEVER_NEGATIVE = frozenset({*TIMES, *SECONDS, *NUMBERS})
+NEVER_NEGATIVE = frozenset({*TIMES, *SECONDS, *SIZES, *NUMBERS})
 """Figures whose interval ends at 0."""
 
 
@@ -52,8 +55,11 @@ def headings(figures: Mapping[str, Iterable[float]]) -> dict[str, Heading]:
     longest = max((value for name, values in figures.items() if name in TIMES for value in values), default=0.0)
     divisor, unit = time_unit(longest)
     found = {}
-    for name in figures:
-        if name in TIMES:
+    for name, values in figures.items():
+        if name in SIZES:
+            size, letters = size_axis(max(values, default=0.0))
+            found[name] = Heading(f"{SIZES[name]} [{letters}]", size)
+        elif name in TIMES:
             found[name] = Heading(f"{TIMES[name]} [{unit}]", divisor)
         elif name in SECONDS:
             found[name] = Heading(f"{SECONDS[name]} [s]")

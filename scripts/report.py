@@ -132,13 +132,19 @@ def pack_columns(columns: Sequence[Column], room: int) -> list[list[Column]]:
     groups: list[list[Column]] = []
     left = 0
     for column in columns:
-        width = 3 + max(len(text) for text in (*column[0].split("\n"), *column[1]))
+        texts = (line for cell in (column[0], *column[1]) for line in cell.split("\n"))
+        width = 3 + max(map(len, texts))
         if width > left or not groups:
             groups.append([])
             left = room
         groups[-1].append(column)
         left -= width
     return groups
+
+
+def first_width(console: Console, names: Sequence[str], corner: str) -> int:
+    """Letters of ``print_columns``' first column."""
+    return min(max(len(corner), *map(len, names)), max(console.width // 3, 20))
 
 
 def print_columns(
@@ -150,7 +156,7 @@ def print_columns(
         names: of the rows.
         corner: header of the first column.
     """
-    first = min(max(len(corner), *map(len, names)), max(console.width // 3, 20))
+    first = first_width(console, names, corner)
     for number, group in enumerate(pack_columns(columns, console.width - first - 4)):
         table = Table(title=None if number else title, title_justify="left")
         table.add_column(corner, width=first, overflow="fold")
@@ -175,7 +181,7 @@ def print_placements(
     unit, label = time_axis(problem, max(row["makespan"] for row in rows))
     title = f"{problem.graph.summary()}; {problem.topology.name}, contention: {problem.contention}"
     table = Table(title=escape(title))
-    size, size_label = _size_axis(max(max(row["peak_memory_bytes"]) for row in rows))
+    size, size_label = size_axis(max(max(row["peak_memory_bytes"]) for row in rows))
     for name in ("method", label, "/ bound", "/ best", "decided [s]", f"peak memory [{size_label}]", "moved"):
         table.add_column(escape(name), justify="left" if name == "method" else "right", no_wrap=name == "method")
     for row in sorted(rows, key=lambda row: row["makespan"]):
@@ -232,7 +238,7 @@ def _print_stand_ins(console: Console, problem: PlacementProblem) -> None:
         )
 
 
-def _size_axis(size: float) -> tuple[float, str]:
+def size_axis(size: float) -> tuple[float, str]:
     """A divisor in bytes and its name so that ``size`` reads well."""
     for unit, label in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if size >= unit:
@@ -241,5 +247,5 @@ def _size_axis(size: float) -> tuple[float, str]:
 
 
 def _bytes(size: float) -> str:
-    unit, label = _size_axis(size)
+    unit, label = size_axis(size)
     return f"{size / unit:.3g} {label}"

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hadoppler.scripts.figure_headings import NEVER_NEGATIVE, Heading, headings
 from hadoppler.scripts.intervals import ENOUGH, Estimate, estimate
-from hadoppler.scripts.report import Column, print_columns, say
+from hadoppler.scripts.report import Column, first_width, pack_columns, print_columns, say
 from hadoppler.scripts.sweep_figures import Figures, read_results
 
 if TYPE_CHECKING:
@@ -89,13 +89,19 @@ def over_seeds(members: Sequence[Member], figures: Figures) -> list[Line]:
 
 
 def print_lines(console: Console, lines: Sequence[Line]) -> None:
-    """The lines, in as many tables as the terminal's width asks for, and what their figures are."""
+    """The lines, in as many tables as the terminal's width asks for, and what their figures are.
+
+    Where one table is not enough, intervals stand below their centres.
+    """
     shown = _headings(lines)
     found = [line.estimates for line in lines]
     columns: list[Column] = [("seeds", [_count(line) for line in lines])]
     for name, heading in shown.items():
         columns.append((heading.text, [str(row[name] / heading.divisor) if name in row else "-" for row in found]))
-    print_columns(console, [line.label for line in lines], columns, corner="over seeds")
+    labels, corner = [line.label for line in lines], "over seeds"
+    if len(pack_columns(columns, console.width - first_width(console, labels, corner) - 4)) > 1:
+        columns = [(header, [cell.replace(" [", "\n[") for cell in cells]) for header, cells in columns]
+    print_columns(console, labels, columns, corner=corner)
     most = max(len(values) for line in lines for values in line.values.values())
     say(console, "[low, high]: 95 % confidence interval; " + kind(most))
     if any(name in NEVER_NEGATIVE and item.low == 0 < item.centre for row in found for name, item in row.items()):

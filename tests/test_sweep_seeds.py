@@ -140,6 +140,22 @@ def test_times_are_shown_in_the_units_and_by_the_names_of_a_single_run() -> None
         assert shown[key].text == headers[key]
 
 
+@pytest.mark.parametrize(("width", "tables"), [(80, 3), (200, 1)])
+def test_narrow_terminals_get_intervals_below_their_centres(width: int, tables: int) -> None:
+    figures = {"makespan": 0.002409, "ratio_bound": 1.502, "ratio_best": 1.59, "decision_s": 5.439e-4}
+    values = {name: [value, value * 1.1] for name, value in {**figures, "bytes_moved": 1.324e7}.items()}
+    console = Console(record=True, width=width)
+    print_lines(console, [Line("graph=ladder", name, 2, 0, values) for name in ("heft", "random")])
+    text = console.export_text()
+    assert text.count("over seeds") == tables
+    assert max(map(len, text.splitlines()[:-1])) <= width
+    for name, heading in headings(values).items():
+        centre, _, interval = str(estimate(values[name], 0.0) / heading.divisor).partition(" ")
+        assert text.count(f"{centre} {interval}") == (2 if tables == 1 else 0)
+        assert text.count(interval) >= 2
+    assert "moved [MB]" in text
+
+
 # --- commands -----------------------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from hadoppler.envs.errors import HadopplerError
+from hadoppler.scripts.compilation import compilation_told
 from hadoppler.scripts.mistakes import CommandError as CommandError, check_settings, one_sentence
 from hadoppler.scripts.offers import add_choices, names_of, own_choices
 from hadoppler.scripts.resume import can_go_on
@@ -142,11 +143,12 @@ def _run(
         with recorded(folder, judge, swallow=True, sweep=sweep, **member):
             check_settings(config)
             check(config)
-            answer = job(config)
+            with compilation_told():
+                answer = job(config)
         return answer
     check_settings(config)
     check(config)
-    with recorded(folder, judge) if record else nullcontext():
+    with recorded(folder, judge) if record else nullcontext(), compilation_told():
         return job(config)
 
 

@@ -19,6 +19,7 @@ from hadoppler.envs.errors import MissingExtraError, PlacementError
 from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.evaluation_report import draw_evaluation, print_evaluation, summarise
 from hadoppler.scripts.evaluation_runs import Candidate, Decoding, evaluate, fine_tune, trained_on, warm_up
+from hadoppler.scripts.progress import PlainProgress
 from hadoppler.scripts.report import say, write_results, write_run_record
 from hadoppler.scripts.suite_report import draw_judgement, print_judgement, print_worlds, say_suite
 from hadoppler.scripts.suite_runs import judge_methods, judge_schedulers, summarise_methods, summarise_schedulers
@@ -79,7 +80,7 @@ def evaluate_policy(config: DictConfig) -> list[dict[str, Any]]:
     write_run_record(folder, config)
     rows: list[dict[str, Any]] = []
     failures: dict[str, str] = {}
-    with progress_bar(console) as bar:
+    with progress_bar(console) as bar, PlainProgress(console) as plain:
         shown = bar.add_task("compiling (takes a while after installation only)", total=len(problems))
         warm_up(problems[0], candidate, decoding.order)
         for number, problem in enumerate(problems):
@@ -87,6 +88,7 @@ def evaluate_policy(config: DictConfig) -> list[dict[str, Any]]:
 
             def tell(what: str, share: float, number: int = number, title: str = title) -> None:
                 bar.update(shown, description=escape(f"{title}: {what}"), completed=number + share)
+                plain.at(f"{title} ({number + 1} of {len(problems)}): {what}")
 
             try:
                 tuned = tune(config, candidate, problem, decoding, folder / "fine_tuned" / str(number), tell)

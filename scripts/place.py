@@ -14,6 +14,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import MISSING, DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 
 from hadoppler import PLACEMENTS, place
 from hadoppler.envs.errors import CheckpointError, MissingExtraError, PlacementError
@@ -21,6 +22,7 @@ from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.execution import Devices, Measured, check_execution, execute_all, open_devices
 from hadoppler.scripts.execution_report import measured_row, print_executions, write_measured
 from hadoppler.scripts.placement_files import write_placements
+from hadoppler.scripts.progress import PlainProgress
 from hadoppler.scripts.report import print_placements, write_results, write_run_record
 from hadoppler.scripts.sweep_figures import row_figures
 from hadoppler.scripts.tracking import is_tracked, tracked_job
@@ -91,10 +93,12 @@ def decide(
     answers: dict[str, Placement] = {}
     failures: dict[str, str] = {}
     defects: list[str] = []
-    with console.status("compiling (takes a while after installation only)") as status:
+    with console.status("compiling (takes a while after installation only)") as status, PlainProgress(console) as plain:
         compile_kernels(problem, config.order, learned="doppler" in methods)
         for name, options in methods.items():
-            status.update(f"{name} ({len(answers) + len(failures) + 1} of {len(methods)})")
+            doing = f"{name} ({len(answers) + len(failures) + 1} of {len(methods)})"
+            status.update(escape(doing))
+            plain.at(f"placing with {doing}")
             try:
                 answers[name] = place(name, problem, seed=config.seed, order=config.order, **options)
             except (PlacementError, CheckpointError, MissingExtraError) as error:

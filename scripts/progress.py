@@ -1,7 +1,8 @@
-"""How far a training is: a bar with the time that is left, or now and then a line where there is no terminal."""
+"""How far a command is: a bar with the time that is left, or now and then a line where there is no terminal."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -15,6 +16,45 @@ from hadoppler.scripts.metrics import describe, position, telling
 
 EVERY_S = 5.0
 """Least seconds between two plain lines of one stage."""
+
+
+LONG_S = 10.0
+"""Seconds after which work that tells nothing of itself is told of."""
+
+
+class PlainProgress:
+    """A line every ``every_s`` seconds of what is being done, if that is another thing, where there is no terminal.
+
+    ``with PlainProgress(console) as progress: progress.at("heft (1 of 3)")``
+    """
+
+    def __init__(self, console: Console, *, every_s: float = LONG_S) -> None:
+        self.console, self.every_s = console, every_s
+        self._doing = self._told = ""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tell, daemon=True)
+
+    def __enter__(self) -> PlainProgress:
+        if not self.console.is_terminal:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def at(self, doing: str) -> None:
+        """What is being done from now on."""
+        self._doing = doing
+
+    def _tell(self) -> None:
+        while not self._over.wait(self.every_s):
+            if self._doing != self._told:
+                self._told = self._doing
+                self.console.print(f"{self._told} ...", highlight=False, markup=False, soft_wrap=True)
 
 
 class TrainingProgress:

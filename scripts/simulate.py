@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from hadoppler.envs.errors import HadopplerError
 from hadoppler.scripts.application import CommandError, instantiate, launch
+from hadoppler.scripts.progress import PlainProgress
 from hadoppler.scripts.report import write_results, write_run_record
 from hadoppler.scripts.sweep_figures import row_figures
 from hadoppler.scripts.tracking import tracked_job
@@ -275,12 +276,15 @@ def run_tasks(console: Console, tasks: Sequence[Task], processes: int) -> list[t
     found: dict[int, Outcome] = {}
     places = {(task.choice.row, task.seed): number for number, task in enumerate(tasks)}
     bar = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*bar, TextColumn("left"), TimeRemainingColumn(), console=console, transient=True) as progress:
+    progress = Progress(*bar, TextColumn("left"), TimeRemainingColumn(), console=console, transient=True)
+    with progress, PlainProgress(console) as plain:
         shown = progress.add_task(_label(tasks[0]), total=len(tasks))
+        plain.at(f"simulating {_label(tasks[0])} (1 of {len(tasks)})")
         for task, outcome in run_all(tasks, processes):
             found[places[task.choice.row, task.seed]] = outcome
             waiting = next((number for number in range(len(tasks)) if number not in found), 0)
             progress.update(shown, advance=1, description=_label(tasks[waiting]))
+            plain.at(f"simulating {_label(tasks[waiting])} ({len(found) + 1} of {len(tasks)})")
     return [(task, found[number]) for number, task in enumerate(tasks)]
 
 

@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hadoppler.scripts.progress import PlainProgress
 from hadoppler.scripts.report import say
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def judge_schedulers(
     with (
         tempfile.TemporaryDirectory() as parts,
         Progress(*bar, console=console, transient=True, disable=not console.is_terminal) as progress,
+        PlainProgress(console) as plain,
     ):
         shown = progress.add_task("", total=len(worlds) * len(choices))
         for number, world in enumerate(worlds):
@@ -74,6 +76,7 @@ def judge_schedulers(
             for choice in choices:
                 title = f"{number}: {world.workload.name} on {world.cluster.name}, {choice.row}"
                 progress.update(shown, description=title)
+                plain.at(f"simulating {title}")
                 task = Task(choice, world.seed, world.workload, world.cluster, (), rules, Path(parts), rounds=False)
                 outcome = run_one(task)
                 progress.advance(shown)

@@ -15,7 +15,7 @@ def compilation_told() -> Iterator[None]:
     """Print a line when Numba begins to compile what it has not on disk, once in a process."""
     from numba.core import event
 
-    class Teller(event.Listener):  # type: ignore[misc]
+    class Teller(event.Listener):
         """Numba tells it of compilations, and not of what it finds compiled."""
 
         def on_start(self, event: Any) -> None:

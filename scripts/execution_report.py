@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def measured_row(devices: Devices, simulated: float, found: Measured | None) -> dict[str, Any]:
-    """What a row of ``results.json`` tells of a placement's execution; ``found`` is None if it failed."""
+    """What a row of ``results.json`` tells of a placement's execution; ``found`` is None if it failed.
+
+    A single repetition has no deviation: ``measured_std`` is None.
+    """
     if found is None:
         return dict.fromkeys(("measured_s", "measured_std", "measured_ratio", "late")) | {
             "measured_runs": 0,
@@ -31,7 +34,7 @@ def measured_row(devices: Devices, simulated: float, found: Measured | None) -> 
     known = devices.unit_s is not None and simulated > 0
     return {
         "measured_s": seconds,
-        "measured_std": float(found.seconds.std()),
+        "measured_std": float(found.seconds.std()) if len(found.seconds) > 1 else None,
         "measured_runs": len(found.seconds),
         "measured_ratio": seconds / (simulated * (devices.unit_s or 1.0)) if known else None,
         "dropped": found.dropped,
@@ -55,15 +58,41 @@ def print_executions(console: Console, devices: Devices, rows: Sequence[Mapping[
     for row in executed:
         table.add_row(
             escape(row["method"]) + " #" * (not row["clean"]),
-            f"{row['measured_s'] / unit:.4g} ± {row['measured_std'] / unit:.2g}",
+            f"{row['measured_s'] / unit:.4g} ± {_deviation(row, unit)}",
             "" if row["measured_ratio"] is None else f"{row['measured_ratio']:.3f}",
             str(row["measured_runs"]),
             str(row["dropped"]),
             str(row["late"]),
         )
     console.print(table)
-    for line in _explained(devices, executed):
+    for line in [*_explained(devices, executed), *disagreement(rows)]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _deviation(row: Mapping[str, Any], unit: float) -> str:
+    return "-" if row["measured_std"] is None else f"{row['measured_std'] / unit:.2g}"
+
+
+def disagreement(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A sentence if another method than the one that is kept, the best simulated, was measured to be faster.
+
+    By more than both deviations together, and with another simulated time: methods often find the same placement.
+    """
+    from hadoppler.envs.placement.render import seconds_axis
+
+    kept = min(rows, key=lambda row: row["makespan"])
+    fastest = min(rows, key=lambda row: np.inf if row["measured_s"] is None else row["measured_s"])
+    if kept["measured_s"] is None or fastest["makespan"] == kept["makespan"]:
+        return []
+    if kept["measured_s"] - fastest["measured_s"] <= sum(row["measured_std"] or 0.0 for row in (kept, fastest)):
+        return []
+    unit, label = seconds_axis(kept["measured_s"])
+    mine, other = (f"{row['measured_s'] / unit:.4g} {label}" for row in (kept, fastest))
+    name = fastest["method"]
+    return [
+        f"placement.json holds the best simulated placement, {kept['method']}'s, measured {mine}; {name}'s, in "
+        f"placements/{name}.json, took {other}. hadoppler calibrate makes the simulator believe what is measured."
+    ]
 
 
 def _explained(devices: Devices, executed: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -115,6 +115,50 @@ def test_units_of_a_file_are_not_compared_with_seconds(capsys: pytest.CaptureFix
     assert "to which seconds do not compare" in capsys.readouterr().out
 
 
+def test_a_method_that_is_measured_faster_than_the_one_that_is_kept_is_told() -> None:
+    from hadoppler.scripts.execution_report import disagreement
+
+    def row(method: str, makespan: float, measured: float | None, std: float | None = 1e-4) -> dict[str, Any]:
+        return {"method": method, "makespan": makespan, "measured_s": measured, "measured_std": std}
+
+    heft = row("heft", 1.0, 5e-3)
+    assert disagreement([row("etf", 2.0, 4e-3), heft]) == [
+        "placement.json holds the best simulated placement, heft's, measured 5 ms; etf's, in placements/etf.json, took "
+        "4 ms. hadoppler calibrate makes the simulator believe what is measured."
+    ]
+    assert len(disagreement([heft, row("etf", 2.0, 4e-3, None)])) == 1, "one repetition"
+    assert not disagreement([heft, row("etf", 2.0, 4.85e-3)]), "within the deviations"
+    assert not disagreement([heft, row("portfolio", 1.0, 4e-3)]), "most likely the same placement"
+    assert not disagreement([heft, row("etf", 2.0, 6e-3)])
+    assert not disagreement([heft, row("etf", 2.0, None)])
+    assert not disagreement([row("heft", 1.0, None), row("etf", 2.0, 4e-3)])
+
+
+def test_the_command_tells_which_placement_is_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Round robin's placement is the best simulated, and made slow; each is measured once, without a deviation."""
+    honest = execution.measure
+
+    def slower(devices: Any, placement: Any, *others: Any) -> Any:
+        found = honest(devices, placement, *others)
+        return replace(found, seconds=np.array([2.0 if placement.method == "round_robin" else 1.0]))
+
+    monkeypatch.setattr(execution, "measure", slower)
+    assert place.main([*SMALL, "executor=cpu", "runs=1", "pictures=false"]) == 0
+    found, folder = results()
+    best = min(found["rows"], key=lambda row: row["makespan"])
+    assert best["method"] == "round_robin"
+    assert best["measured_std"] is None
+    printed = capsys.readouterr().out
+    assert "2 ± -" in printed
+    assert "round_robin's, measured 2 s; heft's, in placements/heft.json, took 1 s" in printed
+    kept, other = (
+        json.loads((folder / name).read_text()) for name in ("placement.json", "placements/round_robin.json")
+    )
+    assert kept == other
+
+
 def test_without_an_executor_nothing_is_measured() -> None:
     assert place.main([*SMALL, "pictures=false"]) == 0
     found, folder = results()

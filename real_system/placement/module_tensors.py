@@ -218,6 +218,24 @@ class ModuleTensors:
                 )
 
 
+def check_state(module: torch.nn.Module, graph: DataflowGraph) -> None:
+    """Whether a module has the parameters and buffers that a graph reads, in their form.
+
+    Raises:
+        GraphError: one is missing, or has another shape or dtype.
+    """
+    roles = {whole_name(entry.name): entry.role for entry in graph.inputs}
+    kinds = {name: kind for name, kind in whole_types(graph).items() if roles[name] in ("parameter", "buffer")}
+    for name, (registry, key) in _places(module, graph.title, kinds).items():
+        value, kind = registry[key], kinds[name]
+        if kind is not None and (tuple(value.shape), _dtype(value.dtype)) != (kind.shape, kind.dtype):
+            raise GraphError(
+                f"{graph.title}: the graph reads {name!r} with shape {kind.shape} and dtype {kind.dtype}, but the "
+                f"module has it with {tuple(value.shape)} and {_dtype(value.dtype)}; give the module that the graph "
+                "was captured from, or capture this one."
+            )
+
+
 def position(name: str) -> int:
     """Place of ``output_i``, or of ``tangent_i``, among all values that a call returns."""
     return int(name.rpartition("_")[2])
@@ -247,6 +265,15 @@ def apart(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor] = ()) 
 
 
 def _state_of(module: torch.nn.Module, title: str, names: Iterable[str]) -> dict[str, tuple[dict[str, Any], str]]:
+    """``_places`` of tensors that have values."""
+    found = _places(module, title, names)
+    for name, (registry, key) in found.items():
+        if registry[key].is_meta:
+            raise GraphError(f"{title}: {name!r} lies on the meta device and has no values; give it some first.")
+    return found
+
+
+def _places(module: torch.nn.Module, title: str, names: Iterable[str]) -> dict[str, tuple[dict[str, Any], str]]:
     """Name -> where the module holds the tensor, so that one which is replaced is found too."""
     found: dict[str, tuple[dict[str, Any], str]] = {}
     owners = dict(module.named_modules(remove_duplicate=False))
@@ -256,8 +283,6 @@ def _state_of(module: torch.nn.Module, title: str, names: Iterable[str]) -> dict
         registry: Any = next((r for r in (owner._parameters, owner._buffers) if key in r), None) if owner else None
         if registry is None or registry[key] is None:
             raise GraphError(f"{title}: the graph reads {name!r}, which the module lacks; it is of another module.")
-        if registry[key].is_meta:
-            raise GraphError(f"{title}: {name!r} lies on the meta device and has no values; give it some first.")
         found[name] = registry, key
     return found
 

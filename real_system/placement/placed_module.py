@@ -17,7 +17,7 @@ from ...envs.placement.graph import Integers
 from .cpu import cpu_executor
 from .executor import Execution, ExecutionError
 from .following import following
-from .module_tensors import Constants, ModuleTensors, Nested, captured
+from .module_tensors import Constants, ModuleTensors, Nested, captured, check_state
 from .phased import PhasedExecutor
 from .placed_graph import Call, PlacedGraph
 from .run import Run
@@ -36,8 +36,9 @@ class PlacedModule(nn.Module):
 
     The graph has one form: shapes, dtypes, nesting, and values of arguments that are no tensors are those of the
     capture. After ``eval()`` or ``train()`` the module is captured once more for its other mode, with a placement that
-    follows the given one: operations go where those of the same name, or submodule, are. Under ``torch.no_grad`` only
-    the operations run that the returned values and changed buffers need.
+    follows the given one: operations go where those of the same name, or submodule, are. What was captured runs:
+    another module with the same parameters but other settings (dropout's ``p``) computes as the captured one. Under
+    ``torch.no_grad`` only the operations run that the returned values and changed buffers need.
 
     Unlike in plain PyTorch: random draws (dropout) come in another order, from torch's global generator; hooks of
     submodules run when the module is captured and not later; a call goes backward once and not twice
@@ -70,7 +71,7 @@ class PlacedModule(nn.Module):
             executor: makes the executor of a problem, such as ``functools.partial(cuda_executor, devices=[0, 1])``.
 
         Raises:
-            GraphError: module and graph do not fit.
+            GraphError: the module lacks parameters or buffers that the graph reads, or has them in another form.
             PlacementError: the placement is another graph's.
         """
         super().__init__()
@@ -92,7 +93,14 @@ class PlacedModule(nn.Module):
         self._last: Run | None = None
         if self._graph is not None:
             self._check_length(self._graph)
+            check_state(module, self._graph)
             self._note_form()
+
+    def __repr__(self) -> str:
+        """The module's class, how many operations, and on which devices."""
+        devices = int(self._assignment.max()) + 1
+        where = f"{devices} devices" if self._problem is None else self._problem.topology.name
+        return f"PlacedModule({type(self.module).__name__}: {len(self._assignment)} operations on {where})"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module returns.

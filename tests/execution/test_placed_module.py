@@ -506,8 +506,6 @@ def test_other_wrappings_are_refused() -> None:
         PlacedModule(module, [0.5] * graph.n, graph=graph)
     with pytest.raises(GraphError, match=r"expected a torch\.nn\.Module"):
         PlacedModule(graph, scattered(graph), graph=graph)  # type: ignore[arg-type]
-    with pytest.raises(GraphError, match=r"reads '0\.bias', which the module lacks"):
-        PlacedModule(nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False)), scattered(graph), graph=graph)(batch())
     with pytest.raises(GraphError, match="meta device"):
         PlacedModule(mlp().to("meta"), scattered(graph), graph=graph)(batch())
     with pytest.raises(ExecutionError, match="compute no tensors"):
@@ -518,6 +516,44 @@ def test_other_wrappings_are_refused() -> None:
     placed = wrapped(module, batch())
     with torch.autocast("cpu"), pytest.raises(GraphError, match=r"cannot follow torch\.autocast"):
         placed(batch())
+
+
+@pytest.mark.parametrize("cuts", [1, 2])
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (nn.Sequential(nn.Linear(WIDTH, 16, bias=False)), r"reads '0\.bias', which the module lacks"),
+        (nn.Linear(WIDTH, WIDTH), r"reads '0\.\w+', which the module lacks"),
+        (nn.Sequential(nn.Linear(WIDTH, 12), nn.Tanh(), nn.Linear(12, WIDTH)).double(), r"module has it with \(12"),
+        (mlp().float(), "and dtype float64, but the module has it with .* and float32"),
+    ],
+)
+def test_the_graph_of_another_module_is_refused_at_once(other: nn.Module, message: str, cuts: int) -> None:
+    graph = from_module(mlp(), (batch(),), training=True)
+    graph = tile(graph, cuts) if cuts > 1 else graph
+    with pytest.raises(GraphError, match=message):
+        PlacedModule(other, scattered(graph), graph=graph)
+    with pytest.raises(GraphError, match=message):
+        PlacedModule(other, scattered(graph), problem=PlacementProblem(graph, Topology.this_machine(2)))
+
+
+def test_buffers_have_a_form_too() -> None:
+    module = nn.BatchNorm1d(WIDTH, affine=False).double().eval()
+    graph = from_module(module, (batch(),))
+    other = nn.BatchNorm1d(2 * WIDTH, affine=False).double().eval()
+    with pytest.raises(GraphError, match=r"reads 'running_\w+' with shape \(8,\) .* the module has it with \(16,\)"):
+        PlacedModule(other, scattered(graph), graph=graph)
+
+
+def test_it_says_what_it_is() -> None:
+    module = mlp()
+    graph = from_module(module, (batch(),), training=True)
+    devices = [0] * (graph.n - 1) + [1]
+    assert repr(PlacedModule(module, devices)) == f"PlacedModule(Sequential: {graph.n} operations on 2 devices)"
+    problem = PlacementProblem(graph, Topology.this_machine(3))
+    placed = PlacedModule(module, devices, problem=problem)
+    assert repr(placed) == f"PlacedModule(Sequential: {graph.n} operations on this machine, 3 CPU devices)"
+    assert "(0): PlacedModule(Sequential: " in repr(nn.Sequential(placed))
 
 
 class Flag(nn.Module):

@@ -74,10 +74,16 @@ def position(line: Mapping[str, Any]) -> str:
 
 def describe(line: Mapping[str, Any]) -> str:
     """A whole line; how much of the training is done as a percentage."""
-    told = []
-    for name, value in line.items():
-        if name == "done":
-            told.append(f"{value:.0%}")
-        else:
-            told.append(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
-    return "  ".join(told)
+    return "  ".join(f"{value:.0%}" if name == "done" else in_words(line, name, value) for name, value in line.items())
+
+
+MEASURED = {"makespan": "measured {} s", "ratio": "of the incumbent's {}"}
+"""Figures that the stage ``online`` gives in seconds and as shares of the incumbent's, other stages as simulated."""
+
+
+def in_words(line: Mapping[str, Any], name: str, value: Any) -> str:
+    """A figure of a line with its name."""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    if line.get("stage") == "online" and name in MEASURED:
+        return MEASURED[name].format(text)
+    return f"{name} {text}"

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from hadoppler.scripts.metrics import describe, position, telling
+from hadoppler.scripts.metrics import describe, in_words, position, telling
 
 EVERY_S = 5.0
 """Least seconds between two plain lines of one stage."""
@@ -99,7 +99,7 @@ class TrainingProgress:
             self._tell_last()
         self._last, self._told = line, False
         if not self._bar.disable:
-            shown = "  ".join(f"{name} {value:.4g}" for name, value in telling(line).items())
+            shown = "  ".join(in_words(line, name, value) for name, value in telling(line).items())
             self._bar.update(self._task, description=escape(f"{position(line)}  {shown}"))
             if "done" in line:
                 self._bar.update(self._task, total=1.0, completed=float(line["done"]))

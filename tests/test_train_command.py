@@ -398,6 +398,21 @@ def test_what_of_a_line_tells_most() -> None:
     assert describe(line) == "stage x  round 3  kl 0.1  loss 2  ok True  validation 0.9  return 4  25%"
 
 
+def test_measured_figures_are_told_as_such() -> None:
+    """The stage online gives seconds and shares of the incumbent's, where the others give what is simulated."""
+    figures = {"update": 1, "ratio": 0.9, "makespan": 0.079574, "seconds_best": 0.07}
+    simulated, online = ({"stage": stage, **figures} for stage in ("simulation", "online"))
+    assert describe(simulated) == "stage simulation  update 1  ratio 0.9  makespan 0.07957  seconds_best 0.07"
+    shown = "of the incumbent's 0.9  measured 0.07957 s  seconds_best 0.07"
+    assert describe(online) == f"stage online  update 1  {shown}"
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120, color_system=None)
+    with TrainingProgress(console) as progress:
+        progress.update(online)
+        progress._bar.refresh()
+    assert "online update 1  measured 0.07957 s  of the incumbent's 0.9" in screen.getvalue()
+
+
 def test_curves_have_a_panel_per_family_and_mark_stages(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [
         {"stage": "one", "update": 1, "loss": 3.0, "makespan_mean": 9.0, "note": "x", "seconds": 1.0, "done": 0.25},

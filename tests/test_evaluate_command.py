@@ -57,9 +57,7 @@ def run(checkpoint: str, *words: str) -> dict[str, Any]:
 def test_a_row_holds_what_the_methods_give(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = run(checkpoint, *FORK, "seed=3")
     (row,) = found["rows"]
-    problem = PlacementProblem(
-        make_graph("fork_join", branches=4, length=2, stages=2, seed=3), Topology.preset("4xP100-slow")
-    )
+    problem = fork()
     ours = place("doppler", problem, seed=3, checkpoint=checkpoint, samples=8)
     rivals = {name: place(name, problem, seed=3) for name in ("portfolio", "single_device")}
     rivals["annealing"] = place("annealing", problem, seed=3, calls=9)

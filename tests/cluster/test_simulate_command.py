@@ -362,7 +362,7 @@ def test_schedulers_that_fail_leave_the_others_results(
         (["scheduler=[replay]", "scheduler.replay.path=nix__fifo_perf.json.gz"], ["nix__", "cannot be read"]),
         (["workload=hedline"], ["no workload called 'hedline'", *GROUPS["workload"]]),
         (["workload=jobs.csv"], ["a file is given as workload=trace workload.path=jobs.csv"]),
-        (["workload.jobs=0"], ["jobs is 0; expected a number from 1 up"]),
+        (["workload.jobs=0"], ["jobs is 0; expected a whole number from 1 up"]),
         (["workload.jbos=3"], ["no setting 'workload.jbos'; did you mean workload.jobs?"]),
         (["workload=poisson", "workload.per_hour=0"], ["per_hour is 0"]),
         (["workload=trace"], ["workload.path is missing; give it as workload.path=VALUE"]),

@@ -13,6 +13,7 @@ from ...envs.cluster.job import join_kind, split_kind
 from ...envs.cluster.traces.rows import numbered_dicts, whole
 from ...envs.cluster.workload import Rejected
 from ...envs.errors import HadopplerError, TraceError
+from ...envs.numbers import as_list, is_whole, read_range
 from .training_job import JobSpec, TrainingJobError, make_training_job
 
 OWN_TASKS = ("digits", "language", "translation", "recommendation", "diabetes")
@@ -41,14 +42,12 @@ def task_workload(
     Raises:
         TraceError: a number is out of range.
     """
-    tasks = [tasks] if isinstance(tasks, str) else tasks
-    if len(steps) != 2 or any(value != int(value) for value in steps):
-        raise TraceError(f"steps is {list(steps)}; expected two whole numbers, [fewest, most].")
-    low, high = steps
-    if jobs < 1 or not 1 <= low <= high or not tasks or not workers or min(workers) < 1:
+    tasks, workers = as_list(tasks), as_list(workers)
+    low, high = read_range("steps", steps, TraceError, least=1, whole=True)
+    if jobs < 1 or not tasks or not workers or not all(is_whole(size) and size >= 1 for size in workers):
         raise TraceError(
-            f"jobs is {jobs}, tasks {list(tasks)}, steps {list(steps)}, workers {list(workers)}; expected a number of "
-            "jobs from 1 up, a task, steps as [fewest, most] and gangs of 1 worker or more."
+            f"jobs is {jobs}, tasks {tasks}, workers {workers}; expected a number of jobs from 1 up, a task, and gangs "
+            "of 1 worker or more."
         )
     if per_minute is not None and not per_minute > 0:
         raise TraceError(f"per_minute is {per_minute}; expected a number above 0, or null for arrivals at 0.")

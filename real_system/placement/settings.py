@@ -8,15 +8,11 @@ from typing import Any
 import numpy as np
 
 from ...envs.errors import PlacementError
+from ...envs.numbers import is_number
 from ...envs.placement.graph import Floats
 
 NO_LIMIT_S = 1e6
 """Time-outs of so many seconds (eleven days) or more are none: the system's own clocks take no much larger ones."""
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a real number, NaN among them."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def time_out(value: Any) -> float:

@@ -1,8 +1,9 @@
-"""Numbers that others give: which are some, and what is said of those that are none."""
+"""Numbers and lists that others give: which are some, and what is said of those that are none."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,43 @@ def check_whole(name: str, value: Any, error: type[HadopplerError], least: int =
     """
     if not is_whole(value) or value < least:
         raise error(f"{name} is {value!r}; expected a whole number from {least} up.")
+
+
+def read_range(
+    name: str, value: Any, error: type[HadopplerError], least: float = 0, whole: bool = False
+) -> tuple[Any, Any]:
+    """Two numbers from ``least`` up, the smaller one first.
+
+    Raises:
+        error: they are none; ``name`` says what they are.
+    """
+    numbers = list(value) if is_listed(value) else []
+    fits = all(is_number(number) and (not whole or float(number).is_integer()) for number in numbers)
+    if len(numbers) != 2 or not fits or not least <= numbers[0] <= numbers[1] < math.inf:
+        kind = "whole numbers" if whole else "numbers"
+        shown = numbers if is_listed(value) else value
+        raise error(f"{name} is {shown!r}; expected two {kind} from {least:g} up, [least, most].")
+    return numbers[0], numbers[1]
+
+
+def is_listed(value: Any) -> bool:
+    """Whether it holds several values: no text, no mapping, no number."""
+    return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+
+
+def as_list(value: Any) -> list[Any]:
+    """Several values as a list; one alone as a list of it."""
+    return list(value) if is_listed(value) else [value]
+
+
+def check_list(name: str, value: Any, error: type[HadopplerError], example: str) -> None:
+    """Refuse one value where several belong.
+
+    Raises:
+        error: it is one; ``name`` says what it is.
+    """
+    if not is_listed(value):
+        raise error(f"{name} is {value!r}; expected a list, such as {example}.")
 
 
 def read_choice(action: Any, error: type[HadopplerError]) -> int:

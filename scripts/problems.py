@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from omegaconf import OmegaConf
 
+from hadoppler.envs.numbers import as_list
 from hadoppler.scripts.application import CommandError, instantiate
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def several_problems(
     from hadoppler.envs.placement import make_graph
 
     found = []
-    for entry in graphs:
-        options = {"name": entry} if isinstance(entry, str) else dict(entry)
+    for entry in as_list(graphs):
+        options = {"name": entry} if isinstance(entry, str) else dict(entry) if isinstance(entry, Mapping) else {}
         if "name" not in options:
             raise CommandError(f"problems.graphs holds {entry!r}; expected a workload's name, or name and options.")
         options.setdefault("costs", topology.get("costs", "real"))

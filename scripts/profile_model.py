@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hadoppler.envs.numbers import as_list, is_whole
 from hadoppler.scripts.application import CommandError, launch
-from hadoppler.scripts.report import write_results, write_run_record
+from hadoppler.scripts.report import say, write_results, write_run_record
 
 
 @dataclass
@@ -26,9 +27,9 @@ class ProfileConfig:
 
     model: str = MISSING
     name: str | None = None
-    batch_sizes: list[int] = field(default_factory=lambda: [32])
-    workers: list[int] = field(default_factory=lambda: [1])
-    devices: list[str] | None = None
+    batch_sizes: Any = 32
+    workers: Any = 1
+    devices: Any = None
     gpu_type: str | None = None
     optimizer: str = "sgd"
     warm_up: int = 3
@@ -37,6 +38,9 @@ class ProfileConfig:
     seed: int = 0
     output: str = "throughputs.json"
 
+
+NOISY = 0.3
+"""Range of the repeats as a share of their median above which a reader is warned (our choice)."""
 
 ConfigStore.instance().store(name="profile_schema", node=ProfileConfig, provider="hadoppler")
 
@@ -82,8 +86,9 @@ def run(config: DictConfig) -> list[dict[str, Any]]:
 def check_numbers(config: DictConfig) -> None:
     """Refuse what no other part would refuse with a name that the user gave."""
     for name in ("batch_sizes", "workers"):
-        if not config[name] or any(value < 1 for value in config[name]):
-            raise CommandError(f"{name} is {list(config[name])}; expected whole numbers from 1 up, such as [1,2].")
+        given = as_list(config[name])
+        if not given or not all(is_whole(value) and value >= 1 for value in given):
+            raise CommandError(f"{name} is {config[name]}; expected whole numbers from 1 up, such as [1,2].")
     if not -(2**63) <= config.seed < 2**63:
         raise CommandError(f"seed is {config.seed}; expected a number of at most 63 bits.")
 
@@ -92,7 +97,7 @@ def chosen_devices(config: DictConfig) -> dict[str, list[str]]:
     """Type -> devices, under the name that was given to them."""
     from hadoppler.real_system.cluster import find_devices
 
-    devices = find_devices(None if config.devices is None else list(config.devices))
+    devices = find_devices(None if config.devices is None else list(map(str, as_list(config.devices))))
     if config.gpu_type is None:
         return devices
     if len(devices) != 1:
@@ -105,8 +110,8 @@ def chosen_devices(config: DictConfig) -> dict[str, list[str]]:
 def runs(config: DictConfig, devices: dict[str, list[str]]) -> Iterator[tuple[str, list[str], int, int]]:
     """(type, its devices, batch size, workers) of everything that was asked for."""
     for gpu_type, names in devices.items():
-        for batch_size in dict.fromkeys(config.batch_sizes):
-            for workers in dict.fromkeys(config.workers):
+        for batch_size in dict.fromkeys(as_list(config.batch_sizes)):
+            for workers in dict.fromkeys(as_list(config.workers)):
                 yield gpu_type, names, batch_size, workers
 
 
@@ -161,6 +166,13 @@ def print_measurements(console: Console, rows: Sequence[dict[str, Any]]) -> None
             table.add_row(*who, "does not fit in memory", "-", "-")
     console.print(table)
     console.print("range: (largest - smallest) / median.", highlight=False)
+    noisy = [f"{kind_of(row)} on {row['gpu_type']}" for row in rows if row["fits"] and row["variation"] > NOISY]
+    if noisy:
+        say(
+            console,
+            f"The repeats of {', '.join(noisy)} differ by more than {NOISY:.0%} of their median: other work took part; "
+            "measure again on a quiet machine, or with more seconds and repeats.",
+        )
 
 
 if __name__ == "__main__":

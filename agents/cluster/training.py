@@ -18,6 +18,7 @@ from ...baselines.cluster.registry import find_scheduler
 from ...envs.cluster import Cluster, ClusterSchedulingEnv, Scheduler, SequentialAllocation, Workload, simulate
 from ...envs.cluster.generators import make_workload
 from ...envs.errors import CheckpointError, TrainingError
+from ...envs.numbers import check_list, is_listed, read_range
 from ..metrics import append_line, cut_lines
 from .checkpoint import load_policy, save_policy
 from .imitation import best_teacher, demonstrate, imitate, read_examples, write_examples
@@ -74,6 +75,7 @@ class TrainingPlan:
     )
 
     def __post_init__(self) -> None:
+        self._check_lists()
         if len({len(cluster.types) for cluster in map(Cluster.parse, self.clusters)}) != 1:
             raise TrainingError(
                 "clusters have different numbers of GPU types; give such with equally many, at least one."
@@ -86,14 +88,31 @@ class TrainingPlan:
                 f"imitation_rounds is {self.imitation_rounds} and ppo_rounds {self.ppo_rounds}; expected numbers "
                 "from 0 up, one of them above 0."
             )
-        for name, (least, most) in (("jobs", self.jobs), ("ppo_jobs", self.ppo_jobs)):
-            if not 1 <= least <= most:
-                raise TrainingError(f"{name} is [{least}, {most}]; expected the least and the most, from 1 up.")
         if any(seed >= FIRST_SEED for _, _, seed in self.validation) or not self.validation:
             raise TrainingError(f"validation needs workloads with seeds below {FIRST_SEED}; give at least one.")
         for scheduler in self.teachers:
             if make_teacher(scheduler).forks:
                 raise TrainingError(f"teachers has {scheduler}, which forks jobs; the network cannot, so give another.")
+
+    def _check_lists(self) -> None:
+        """Refuse one value where several belong."""
+        for name in ("jobs", "ppo_jobs"):
+            read_range(name, getattr(self, name), TrainingError, least=1, whole=True)
+        read_range("per_hour", self.per_hour, TrainingError)
+        check_list("clusters", self.clusters, TrainingError, "[headline]")
+        check_list("teachers", self.teachers, TrainingError, "[{name: hadar}]")
+        check_list("validation", self.validation, TrainingError, "[[60, null, 0]]")
+        for scheduler in self.teachers:
+            if not isinstance(scheduler, Mapping) or "name" not in scheduler:
+                raise TrainingError(
+                    f"teachers holds {scheduler!r}; expected a name and options, such as {{name: hadar}}."
+                )
+        for workload in self.validation:
+            if not is_listed(workload) or len(workload) != 3:
+                raise TrainingError(
+                    f"validation holds {workload!r}; expected [jobs, arrivals an hour or null, seed], such as "
+                    "[60, null, 0]."
+                )
 
     def train(self, folder: str | Path, report: Report = lambda told: None, resume: bool = False) -> Path:
         """Train into a folder; returns the file of the best policy.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import TraceError, UnknownNameError, unknown_name
-from ..numbers import check_whole, is_number
+from ..numbers import as_list, check_whole, is_number, read_range
 from .job import Job, split_kind
 from .throughput import ThroughputTable
 from .workload import Workload
@@ -121,6 +121,7 @@ def _gavel_trace(
     """A kind uniform over the table's, 1/2/4 GPUs at 70/10/20 % for models that were measured on
     several, durations uniform over ``hours`` on the first type.
     """
+    hours = tuple(as_list(hours))
     jobs = []
     for _ in range(count):
         kind = table.kinds[rng.integers(len(table.kinds))]
@@ -136,6 +137,7 @@ def _physical(
     """One-GPU jobs of any family and batch size, with work for U(0.5, 3) hours on the fastest node,
     that is on the table's first type, which relative speeds refer to."""
     families = tuple(dict.fromkeys(split_kind(kind)[0] for kind in table.kinds))
+    hours = read_range("hours", hours, TraceError)
     return [
         _job(draw_fitting_kind(table, 1, families, rng), 1, rng.uniform(*hours) * HOUR, table) for _ in range(count)
     ]

@@ -10,6 +10,7 @@ from ..content_hash import check_hash, content_hash
 from ..descriptions import check_keys
 from ..errors import SuiteError
 from ..frozen_suites import frozen_suite
+from ..numbers import check_list
 from .cluster import Cluster
 from .generators import make_workload
 from .workload import Workload
@@ -45,10 +46,14 @@ class ClusterSuite:
     sha256: str | None = None
 
     def __post_init__(self) -> None:
+        example = "[{workload: headline, jobs: 60, seed: 0, cluster: headline}]"
+        check_list(f"suite {self.name}: worlds", self.worlds, SuiteError, example)
         if not self.worlds:
             raise SuiteError(f"suite {self.name}: it has no worlds; give one or more.")
         for number, world in enumerate(self.worlds):
             where = f"suite {self.name}, world {number}"
+            if not isinstance(world, Mapping):
+                raise SuiteError(f"{where} is {world!r}; expected keys and values such as {example}.")
             check_keys(world, KEYS, where, SuiteError)
             for key in ("workload", "jobs", "seed", "cluster"):
                 if key not in world:

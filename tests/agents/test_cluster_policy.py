@@ -421,5 +421,5 @@ def test_a_round_where_nothing_happened_is_not_decided_again(monkeypatch: pytest
 def test_plans_that_train_nothing_are_refused() -> None:
     with pytest.raises(TrainingError, match="imitation_rounds is -1 and ppo_rounds 0; expected numbers from 0 up"):
         TrainingPlan(imitation_rounds=-1, ppo_rounds=0)
-    with pytest.raises(TrainingError, match=r"jobs is \[10, 5\]; expected the least and the most"):
+    with pytest.raises(TrainingError, match=r"jobs is \[10, 5\]; expected two whole numbers from 1 up, .least, most."):
         TrainingPlan(jobs=(10, 5))

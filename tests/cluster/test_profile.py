@@ -268,6 +268,17 @@ def test_the_command_measures_prints_and_writes(capsys: pytest.CaptureFixture[st
     assert {path.name for path in Path().glob("runs/profile/*/*")} >= {"run.json", "results.json"}
 
 
+@pytest.mark.parametrize(("rates", "warned"), [((1.0, 3.8), True), ((1.0, 1.1), False)])
+def test_repeats_that_differ_much_are_told(
+    rates: tuple[float, float], warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    low, high = rates
+    monkeypatch.setattr(profiling, "_timed", lambda *_: Measurement(low, (high - low) / low, 1))
+    assert command.main(["model=steps_to_measure:tiny", "batch_sizes=4", *SHORT]) == 0
+    told = "The repeats of tiny (batch size 4) on cpu differ by more than 30% of their median"
+    assert warned == (told in capsys.readouterr().out)
+
+
 def test_names_of_ones_own_extend_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     Path("rates.json").write_text(json.dumps({"v100": {"('LM', 1)": {"null": 2.0}}}))
     own = ["name=my model", "gpu_type=toaster", "output=rates.json", "batch_sizes=[2]"]

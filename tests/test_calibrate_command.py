@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import hydra
@@ -13,9 +14,10 @@ import numpy as np
 import pytest
 
 from hadoppler import place
-from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, load_problem
+from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, load_problem, make_graph
 from hadoppler.real_system.placement.prediction import agreement, spread_assignments
 from hadoppler.scripts import calibrate, place as place_command
+from hadoppler.scripts.calibration_report import Check, sentences
 
 FEW = ["runs=4", "checked=8", "repeats=1"]
 EMULATED = ["graph=fork_join", "topology=mixed", "executor=emulated", "executor.bound_s=0.01", *FEW]
@@ -48,7 +50,8 @@ def test_emulated_devices_are_calibrated_and_predicted(capsys: pytest.CaptureFix
     assert (folder / "calibration.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((folder / "run.json").read_text())["seed"] == 0
     printed = capsys.readouterr().out
-    for words in ("rank correlation", "median error", "the ceiling", "Emulated devices compute nothing"):
+    few = "Rank correlations of 8 assignments tell little: give checked=10 or more."
+    for words in ("rank correlation", "median error", "the ceiling", "Emulated devices compute nothing", few):
         assert words in printed
 
 
@@ -82,6 +85,16 @@ def test_processors_are_calibrated(capsys: pytest.CaptureFixture[str]) -> None:
     assert measured.d == 2
     assert 0 < measured.compute_s.sum() < 10
     assert "Emulated" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("checked", "devices", "warned"), [(3, 2, True), (9, 2, True), (10, 2, False), (3, 1, False)])
+def test_few_assignments_are_told(checked: int, devices: int, warned: bool) -> None:
+    """Of one device there are no rank correlations."""
+    problem = PlacementProblem(make_graph("chain"), Topology.uniform(devices))
+    times = np.arange(1.0, checked + 1)
+    check = Check(["random"] * checked, times, True, times, times, times)
+    time: Any = SimpleNamespace(dropped=0)
+    assert warned == any("tell little" in line for line in sentences(problem, check, 3, time, []))
 
 
 def test_one_device_and_units_of_a_file(capsys: pytest.CaptureFixture[str]) -> None:

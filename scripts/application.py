@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor
 from contextlib import nullcontext
@@ -75,8 +76,8 @@ def launch(
             mistakes.append(error)
             return None
 
-    previous = sys.argv
-    sys.argv = [f"hadoppler {name}", *arguments]
+    previous = sys.argv, warnings.formatwarning
+    sys.argv, warnings.formatwarning = [f"hadoppler {name}", *arguments], partial(_warning, name, previous[1])
     try:
         hydra.main(version_base="1.3", config_path=CONFIG_PATH, config_name=name)(run_one)()
     except (HydraException, OmegaConfBaseException, HadopplerError, OSError) as error:
@@ -97,7 +98,7 @@ def launch(
     finally:
         members = read_members(sweep)
         report_sweep(Console(), members, figures)
-        sys.argv = previous
+        sys.argv, warnings.formatwarning = previous
     return _conclude(name, arguments, mistakes, members)
 
 
@@ -109,6 +110,15 @@ def _prepare(name: str, arguments: Sequence[str]) -> None:
     SweepFolder.forget()
     for sentence in add_choices(arguments):
         print(f"hadoppler {name}: {sentence}", file=sys.stderr)
+
+
+def _warning(name: str, usual: Callable[..., str], message: Any, category: Any, file: str, *others: Any) -> str:
+    """A warning that this package gives, as a sentence; others as usual: with a file and a line of code."""
+    path, root = Path(file), Path(__file__).parents[1]
+    own = path.is_relative_to(root) and "site-packages" not in path.relative_to(root).parts  # of a .venv in a checkout
+    if own and category is UserWarning:
+        return f"hadoppler {name}: {message}\n"
+    return usual(message, category, file, *others)
 
 
 def _conclude(name: str, arguments: Sequence[str], mistakes: list[Exception], members: Sequence[Member]) -> int:

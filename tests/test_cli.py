@@ -324,6 +324,24 @@ def test_a_users_module(tmp_path: Path) -> None:
     assert place_command.main(["graph=module", "model=my_cli_model:mkae"]) == 2
 
 
+def test_warnings_are_sentences(tmp_path: Path) -> None:
+    """Of this package; others' name the file and the line of code, as ever."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    (tmp_path / "odd_model.py").write_text(
+        "import warnings\nimport torch\n"
+        "class Spectrum(torch.nn.Module):\n    def forward(self, x):\n        return torch.fft.fft(x).abs()\n"
+        "def make():\n    warnings.warn('from outside')\n    return Spectrum(), (torch.zeros(4, 8),)\n"
+    )
+    words = ["place", "graph=module", "model=odd_model:make", "topology=uniform", "method=[heft]", "pictures=false"]
+    command = [sys.executable, "-m", "hadoppler.scripts.cli", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    lines = done.stderr.splitlines()
+    assert lines[0].endswith("odd_model.py:7: UserWarning: from outside")
+    told = [line.partition(" _fft_")[0] for line in lines if "Spectrum" in line]
+    assert told == ["hadoppler place: Spectrum: no FLOP formula is known for"]
+
+
 def test_raw_topologies_use_published_costs(tmp_path: Path) -> None:
     golden = GOLDEN["gdp_chain_mm_112nodes.txt"]
     (one_device,) = [value for key, value in golden.items() if key.startswith("a")]

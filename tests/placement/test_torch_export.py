@@ -1,6 +1,7 @@
 """Graphs of a user's module: structure, costs, inputs, side effects, and what cannot be captured."""
 
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -381,11 +382,46 @@ def test_factories_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_operators_without_a_formula_are_priced_and_named() -> None:
     class Spectrum(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.fft.fft(x).abs()
+            return torch.cdist(torch.fft.fft(x).abs(), x)
 
-    with pytest.warns(UserWarning, match="no FLOP formula is known for _fft"):
+    with pytest.warns(
+        UserWarning, match="Spectrum: no FLOP formula is known for _fft_r2c, _cdist_forward, priced"
+    ) as told:
         graph = from_module(Spectrum(), (torch.zeros(4, 8),))
+    assert len(told) == 1
     assert (graph.flops > 0).all()
+
+
+class Losing(nn.Module):
+    """Dropout of several kinds on pooled, resized and looked-up values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag, self.norm, self.convolution = nn.EmbeddingBag(10, 8), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, padding=1)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True)
+
+    def forward(self, image: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.interpolate(self.norm(self.convolution(image)), scale_factor=2, mode="bilinear")
+        x = nn.functional.max_pool2d(x, 2) + nn.functional.adaptive_max_pool2d(x, 8)
+        x = nn.functional.alpha_dropout(nn.functional.dropout(x, 0.5), 0.5)
+        x = nn.functional.pad(x, (1, 1, 1, 1), mode="replicate")[..., :8].mean((1, 2))
+        y = (x + self.bag(words))[:, None]
+        return self.attention(y, y, y)[0] + torch.multinomial(y[:, 0].softmax(-1), 2).sum()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_common_layers_are_of_known_kinds(training: bool) -> None:
+    args = torch.rand(2, 4, 8, 8), torch.zeros(2, 3, dtype=torch.long)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        graph = from_module(Losing(), args, training=training)
+    assert "other" not in graph.kind
+    kinds = {
+        name.rpartition(".")[2].partition(" ")[0]: kind for name, kind in zip(graph.names, graph.kind, strict=True)
+    }
+    assert kinds["native_dropout"] == "elementwise"
+    assert kinds["max_pool2d_with_indices"] == kinds["adaptive_max_pool2d"] == "reduction"
+    assert kinds["_embedding_bag"] == "gather"
 
 
 @pytest.mark.parametrize("training", [False, True])

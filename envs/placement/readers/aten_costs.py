@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +34,8 @@ def flops_of(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
     """FLOPs of a call.
 
     torch's own formula where it has one, else the larger of the elements read and written, none for
-    kinds that only move data. For operators of no known kind that estimate may be far too low, and a
-    warning names them.
+    kinds that only move data. For operators of no known kind that estimate may be far too low
+    (``is_guessed``).
 
     Args:
         args, kwargs: the call's arguments; tensors may be fake.
@@ -52,16 +51,16 @@ def flops_of(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
         query, key, value = (tuple(tensor.shape) for tensor in args[:3])
         count: Any = sdpa_flop_count
         return float(count(query, _repeat_heads(key, query), _repeat_heads(value, query)))
-    kind = kind_of(operator)
-    if kind in FREE:
+    if kind_of(operator) in FREE:
         return 0.0
-    if kind == "other":
-        warnings.warn(
-            f"no FLOP formula is known for {packet_name(operator)}; it is priced at one FLOP per element, which is too "
-            "low for recurrent layers and linear algebra. Measured seconds in the graph would win over it.",
-            stacklevel=2,
-        )
     return float(max((tensor.numel() for tensor in [*tensors([args, kwargs]), *tensors(result)]), default=0))
+
+
+def is_guessed(operator: OpOverload) -> bool:
+    """Whether neither a formula nor the kind of an operator tells what it computes."""
+    from torch.utils.flop_counter import flop_registry
+
+    return kind_of(operator) == "other" and operator.overloadpacket not in flop_registry
 
 
 def _repeat_heads(shape: tuple[int, ...], query: tuple[int, ...]) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from ...errors import GraphError
 from ..graph import DataflowGraph
 from ..graph_builder import GraphBuilder
 from ..kernel import ITEM_BYTES, Kernel, Reference, Symbol, TensorType, View
-from .aten_costs import bytes_moved, flops_of, kind_of, packet_name, tensors
+from .aten_costs import bytes_moved, flops_of, is_guessed, kind_of, packet_name, tensors
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +45,12 @@ def translate(captured: Captured, title: str | None = None) -> DataflowGraph:
     outputs = [*captured.outputs, *captured.mutated.items()]
     for name, node in captured.mutated.items():
         translator.keep_order(name, node)
+    if translator.guessed:
+        warnings.warn(
+            f"{captured.title}: no FLOP formula is known for {', '.join(translator.guessed)}, priced at one FLOP per "
+            "element, which is too low for linear algebra; measured seconds in the graph win over it.",
+            stacklevel=2,
+        )
     if not translator.builder.kernels:
         raise GraphError(f"{captured.title}: the module computes nothing; there is no operation to place.")
     references = [translator.reference(node) for _, node in outputs]
@@ -56,6 +63,7 @@ class _Translator:
     builder: GraphBuilder
     values: dict[fx.Node, Value] = field(default_factory=dict)
     inputs: dict[str, Reference] = field(default_factory=dict)
+    guessed: dict[str, None] = field(default_factory=dict)
 
     def add_input(self, node: fx.Node, name: str, role: str) -> None:
         """Declare a graph input; state that nothing reads is left out."""
@@ -124,6 +132,8 @@ class _Translator:
             outputs,
             tuple(zip(kwargs, self.arguments(kwargs.values()), strict=True)),
         )
+        if is_guessed(target):
+            self.guessed[packet_name(target)] = None
         path, layer, backward = _place(node)
         reference = self.builder.add(
             kernel,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import netrc
 import os
 import secrets
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -135,7 +136,10 @@ class WandbTracker:
         write_json(folder / "wandb.json", {**told, "online": online or was_online})
         if online:
             return f"wandb: {self._run.url}"
-        return f"wandb: {self.mode}, run {told['id']}" + "; wandb sync uploads it" * (self.mode == "offline")
+        if self.mode == "disabled":
+            return f"wandb: disabled, run {told['id']}"
+        files = shlex.quote(str(Path(self._run.dir).parent))
+        return f"wandb: offline, run {told['id']}; to upload it: wandb sync {files}"
 
     def log(self, line: Mapping[str, Any]) -> None:
         """One step of wandb per line; a line that was logged before the training stopped is not logged twice."""

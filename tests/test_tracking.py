@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +88,11 @@ def test_without_key_network_and_terminal_it_trains(tmp_path: Path) -> None:
     (folder,) = folders()
     (records,) = stored(folder)
     assert len(history(records)) == len(read_metrics(folder)) == 4
-    assert f"wandb: offline, run {the_run(records).run_id}; wandb sync uploads it" in done.stdout
+    run_id = the_run(records).run_id
+    (told,) = (line for line in done.stdout.splitlines() if line.startswith(f"wandb: offline, run {run_id}; "))
+    *_, sync, path = shlex.split(told)
+    assert sync == "sync"
+    assert Path(path, f"run-{run_id}.wandb").is_file()
 
 
 def test_a_resumed_training_goes_on_in_its_run() -> None:

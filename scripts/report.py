@@ -198,6 +198,8 @@ def print_placements(
         )
     console.print(table)
     console.print(f"No placement is faster than {bounds.best / unit:.4g} {label} (bound: {bounds.name}).")
+    if problem.d > 1:
+        console.print("peak memory: of each device in turn; moved: bytes sent between devices.")
     if not all(row["repeatable"] for row in rows):
         console.print("* stopped by a budget in seconds; another run may differ.")
     if any(row["notes"].get("repaired") for row in rows):

@@ -250,7 +250,8 @@ def test_place_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     # what is printed
     text = capsys.readouterr().out
     assert f"fork_join: {graph.n} operations" in text
-    for header in ("method", "/ bound", "/ best", "decided [s]", "peak memory [", "moved"):
+    told = "peak memory: of each device in turn; moved: bytes sent between devices.\n"
+    for header in ("method", "/ bound", "/ best", "decided [s]", "peak memory [", "moved", told):
         assert header in text
     for name in ("placement.json", "trace.json", "gantt.png"):
         assert f"  {folder / name}\n" in text

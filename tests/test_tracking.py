@@ -188,7 +188,7 @@ def test_a_run_that_was_online_must_be_found_again(tmp_path: Path, monkeypatch: 
 
     def begin(**given: Any) -> Any:
         begun.append(given)
-        return SimpleNamespace(url="there")
+        return SimpleNamespace(url="there", dir="files")
 
     monkeypatch.setattr(wandb, "init", begin)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)

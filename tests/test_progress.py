@@ -59,12 +59,14 @@ def test_commands_tell_what_they_are_at(
 
     def slowly(work: Any) -> Any:
         def slow(*args: Any, **kwargs: Any) -> Any:
+            done = work(*args, **kwargs)
             time.sleep(0.15)
-            return work(*args, **kwargs)
+            return done
 
         return slow
 
     monkeypatch.setattr(place, "place", slowly(place.place))
+    monkeypatch.setattr(evaluate, "evaluate", slowly(evaluate.evaluate))
     monkeypatch.setattr(simulation_runs, "run_one", slowly(simulation_runs.run_one))
     world = "{workload:headline,jobs:4,seed:0,cluster:headline}"
     words = {

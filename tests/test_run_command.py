@@ -221,7 +221,7 @@ def _checkpoints(folder: Path) -> bool:
         (["base_s=-1"], "base_s is -1"),
         (["round_s=0"], "round_s is 0"),
         (["emulate=false", "rates=table"], "use rates=formula"),
-        (["workload.steps=[5,2]"], "steps [5, 2]"),
+        (["workload.steps=[5,2]"], "steps is [5, 2]"),
         (["cluster=parse", "cluster.text=v100:1", "emulate=false"], "v100"),
     ],
 )

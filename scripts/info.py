@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, requires
 from typing import Any
@@ -20,6 +21,9 @@ from hadoppler.baselines.registry import package_of
 from hadoppler.envs.errors import MissingExtraError
 from hadoppler.scripts.offers import FAMILIES, check_offer, clashes, others
 from hadoppler.scripts.report import installed, say
+
+HELD = "\N{NO-BREAK SPACE}"
+"""A space at which no line breaks."""
 
 EXTRAS = {
     "torch": "graphs of PyTorch modules, placements executed on CPUs and GPUs",
@@ -150,15 +154,9 @@ def print_extras(console: Console, found: Mapping[str, Mapping[str, str | None]]
 
 def fill(items: Sequence[str], width: int, between: str = "  ") -> str:
     """Items one after the other, in lines that break between two of them only."""
-    lines = [""]
-    for number, item in enumerate(items):
-        item += between.rstrip() if number + 1 < len(items) else ""
-        gap = between[len(between.rstrip()) :] if lines[-1] else ""
-        if lines[-1] and len(lines[-1] + gap + item) > width:
-            lines.append(item)
-        else:
-            lines[-1] += gap + item
-    return "\n".join(lines)
+    held = between.join(item.replace(" ", HELD) for item in items)
+    lines = textwrap.wrap(held, width, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace(HELD, " ")
 
 
 if __name__ == "__main__":

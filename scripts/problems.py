@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from omegaconf import OmegaConf
 
-from hadoppler.envs.numbers import as_list
+from hadoppler.envs.arguments import as_list
 from hadoppler.scripts.application import CommandError, instantiate
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hadoppler.envs.numbers import as_list, is_whole
+from hadoppler.envs.arguments import as_list, is_whole
 from hadoppler.scripts.application import CommandError, launch
 from hadoppler.scripts.report import say, write_results, write_run_record
 

@@ -17,6 +17,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from hadoppler.envs.arguments import as_list, is_whole
 from hadoppler.envs.errors import HadopplerError
 from hadoppler.scripts.application import CommandError, instantiate, launch
 from hadoppler.scripts.progress import PlainProgress
@@ -156,12 +157,12 @@ def chosen_seeds(config: DictConfig) -> list[int]:
     Raises:
         CommandError: they are no whole numbers from 0 up, or one stands there twice.
     """
-    given = config.seeds if OmegaConf.is_list(config.seeds) else [config.seeds]
-    if not given or any(isinstance(seed, bool) or not isinstance(seed, int) or seed < 0 for seed in given):
+    given = as_list(config.seeds)
+    if not given or not all(is_whole(seed) and seed >= 0 for seed in given):
         raise CommandError(f"seeds is {config.seeds}; expected whole numbers from 0 up, such as seeds=[0,1,2].")
-    if twice := [seed for seed in dict.fromkeys(given) if list(given).count(seed) > 1]:
+    if twice := [seed for seed in dict.fromkeys(given) if given.count(seed) > 1]:
         raise CommandError(f"seeds is {config.seeds}, with {twice[0]} more than once; give each seed once.")
-    return list(given)
+    return given
 
 
 def chosen_schedulers(config: DictConfig) -> list[Choice]:

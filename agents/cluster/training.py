@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from ...baselines.cluster.registry import find_scheduler
+from ...envs.arguments import check_list, is_listed, read_range
 from ...envs.cluster import Cluster, ClusterSchedulingEnv, Scheduler, SequentialAllocation, Workload, simulate
 from ...envs.cluster.generators import make_workload
 from ...envs.errors import CheckpointError, TrainingError
-from ...envs.numbers import check_list, is_listed, read_range
 from ..metrics import append_line, cut_lines
 from .checkpoint import load_policy, save_policy
 from .imitation import best_teacher, demonstrate, imitate, read_examples, write_examples

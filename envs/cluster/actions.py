@@ -10,8 +10,8 @@ from gymnasium import spaces
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from ..arguments import check_whole
 from ..errors import AllocationError
-from ..numbers import check_whole
 from .cluster import Cluster
 from .scheduler import Allocation, ClusterView, Integers
 

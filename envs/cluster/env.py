@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..arguments import check_made, read_reward
 from ..errors import AllocationError, ClusterError, describe
-from ..numbers import read_reward
 from .actions import ActionLayout
 from .cluster import Cluster
 from .episode_rules import EpisodeRules, IllegalAction, RewardMode
@@ -23,7 +23,7 @@ from .rules import SimulationRules
 from .scheduler import Allocation, ClusterView, MixedRate
 from .simulation import Simulation
 from .workload import Workload
-from .workload_source import WorkloadSource, check_source, check_workload
+from .workload_source import WorkloadSource, check_source
 
 
 class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
@@ -227,7 +227,7 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
             ClusterError: none of the jobs fits the cluster.
         """
         super().reset(seed=seed)
-        workload, mixes = check_workload(self.workload()), self.actions.mixing
+        workload, mixes = check_made("workload", self.workload(), Workload, ClusterError), self.actions.mixing
         self._simulation = Simulation(
             workload, self.cluster, self.simulation_rules, failures=self._failures, mixes=mixes, log=False
         )

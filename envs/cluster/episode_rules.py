@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from ..arguments import is_number
 from ..errors import AllocationError
-from ..numbers import is_number
 from .simulation import Simulation
 
 RewardMode = Literal["mean_jct", "ttd"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import as_list, check_whole, is_number, read_range
 from ..errors import TraceError, UnknownNameError, unknown_name
-from ..numbers import as_list, check_whole, is_number, read_range
 from .job import Job, split_kind
 from .throughput import ThroughputTable
 from .workload import Workload

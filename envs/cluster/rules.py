@@ -7,8 +7,8 @@ from typing import get_args
 
 import numpy as np
 
+from ..arguments import check_whole, is_number
 from ..errors import ClusterError
-from ..numbers import check_whole, is_number
 from .scheduler import MixedRate
 
 

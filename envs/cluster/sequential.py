@@ -10,8 +10,8 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
+from ..arguments import read_choice
 from ..errors import AllocationError
-from ..numbers import read_choice
 from .env import ClusterSchedulingEnv
 from .features import FEATURE_LIMIT, global_feature_names, job_feature_names
 from .observation import Observation

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..arguments import check_list
 from ..content_hash import check_hash, content_hash
 from ..descriptions import check_keys
 from ..errors import SuiteError
 from ..frozen_suites import frozen_suite
-from ..numbers import check_list
 from .cluster import Cluster
 from .generators import make_workload
 from .workload import Workload

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ..arguments import check_each
 from ..errors import ClusterError, describe
 from .generators import check_drawing
 from .workload import Workload
@@ -30,22 +31,4 @@ def check_source(workload: WorkloadSource, jobs: int | None, per_hour: float | N
             f"workload is {describe(workload)}; expected a Workload, a list of them, a function that makes one, or a "
             "generator's name."
         )
-    if not len(workload):
-        raise ClusterError("the list of workloads is empty; give at least one.")
-    for number, item in enumerate(workload):
-        if not isinstance(item, Workload):
-            raise ClusterError(f"number {number} of the workloads is {describe(item)}; expected a Workload.")
-
-
-def check_workload(workload: object) -> Workload:
-    """What the hook ``workload()``, or the function in its place, returned.
-
-    Raises:
-        ClusterError: it is no workload.
-    """
-    if not isinstance(workload, Workload):
-        raise ClusterError(
-            f"the next workload is {describe(workload)}; the function that makes workloads, or workload() of a "
-            "subclass, must return a Workload."
-        )
-    return workload
+    check_each("workload", workload, Workload, ClusterError)

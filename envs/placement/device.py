@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arguments import is_number, is_whole
 from ..descriptions import check_keys
 from ..errors import TopologyError
-from ..numbers import is_number, is_whole
 
 MOST_DEVICES = 4096
 """Links are kept for every pair, so that many more would not fit the memory (our choice)."""

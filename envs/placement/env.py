@@ -8,8 +8,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..arguments import check_made, read_reward
 from ..errors import PlacementError
-from ..numbers import read_reward
 from .episode_rules import EpisodeRules, IllegalAction, RewardMode
 from .episodes import EpisodeBatch
 from .gantt import draw_gantt, write_gantt
@@ -21,7 +21,6 @@ from .problem_source import (
     PreparedProblem,
     ProblemFactory,
     ProblemSource,
-    check_problem,
     find_problems,
     make_layout,
 )
@@ -217,7 +216,7 @@ class DevicePlacementEnv(gym.Env[Observation, NDArray[np.int64]]):
         super().reset(seed=seed)
         if seed is not None:
             self._drawn = 0
-        problem = check_problem(self.problem())
+        problem = check_made("problem", self.problem(), PlacementProblem, PlacementError)
         number = next((i for i, known in enumerate(self._prepared) if known.problem is problem), None)
         self.layout.check(problem)
         self._current = PreparedProblem(problem) if number is None else self._prepared[number]

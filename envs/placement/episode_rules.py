@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 from numpy.typing import ArrayLike
 
+from ..arguments import is_number
 from ..errors import PlacementError
-from ..numbers import is_number
 from .episodes import EpisodeBatch
 from .graph import Floats
 from .simulator import Order

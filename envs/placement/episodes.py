@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..arguments import check_whole
 from ..errors import PlacementError
-from ..numbers import check_whole
 from . import episode_kernels as kernels
 from .features import DEVICE_FEATURES, device_scales, time_scale
 from .graph import Floats, Integers

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from ..arguments import check_whole
 from ..errors import PlacementError
-from ..numbers import check_whole
 from .episodes import EpisodeBatch
 from .features import DEVICE_FEATURES, EDGE_FEATURES, FEATURE_LIMIT, NODE_FEATURES, StaticFeatures
 from .problem import PlacementProblem

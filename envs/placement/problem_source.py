@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arguments import check_each
 from ..errors import PlacementError, describe
 from .episodes import EpisodeBatch
 from .features import static_features
@@ -70,26 +71,8 @@ def find_problems(
             f"a graph, or a workload's name, is given as {how}."
         )
     found = list(given)
-    if not found:
-        raise PlacementError("the list of problems is empty; give at least one.")
-    for number, item in enumerate(found):
-        if not isinstance(item, PlacementProblem):
-            raise PlacementError(f"number {number} of the problems is {describe(item)}; expected a PlacementProblem.")
+    check_each("problem", found, PlacementProblem, PlacementError)
     return found
-
-
-def check_problem(problem: object) -> PlacementProblem:
-    """What the hook ``problem()``, or the function in its place, returned.
-
-    Raises:
-        PlacementError: it is no problem.
-    """
-    if not isinstance(problem, PlacementProblem):
-        raise PlacementError(
-            f"the next problem is {describe(problem)}; the function that makes problems, or problem() of a subclass, "
-            "must return a PlacementProblem."
-        )
-    return problem
 
 
 def _named_problem(graph: DataflowGraph | str, topology: Topology | str) -> PlacementProblem:

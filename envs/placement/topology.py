@@ -10,9 +10,9 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..arguments import is_whole
 from ..descriptions import check_keys, read_yaml
 from ..errors import TopologyError
-from ..numbers import is_whole
 from .device import MOST_DEVICES, Device, processors, read_devices, read_number, read_numbers
 
 Contention = Literal["none", "pair", "ports"]

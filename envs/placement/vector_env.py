@@ -12,8 +12,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
 
+from ..arguments import check_whole
 from ..errors import PlacementError
-from ..numbers import check_whole
 from . import episode_kernels as kernels
 from .episode_rules import EpisodeRules, IllegalAction, RewardMode
 from .episodes import EpisodeBatch

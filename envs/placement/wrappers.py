@@ -10,8 +10,8 @@ from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 from numpy.typing import NDArray
 
+from ..arguments import read_choice
 from ..errors import PlacementError
-from ..numbers import read_choice
 from .env import DevicePlacementEnv
 from .features import DEVICE_FEATURES, FEATURE_LIMIT
 from .observation import Observation

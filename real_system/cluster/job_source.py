@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ...envs.arguments import check_whole, is_number
 from ...envs.cluster import Job
 from ...envs.errors import HadopplerError
 from .apart import TOLD_S, Inquiry
@@ -207,12 +208,11 @@ def read_submitted(content: Mapping[str, Any], name: str, seed: int) -> JobSpec:
             raise RequestError(f"the job has no {key}; give task=NAME and steps=NUMBER.")
     whole = {key: content[key] for key in ("steps", "workers", "batch_size") if content.get(key) is not None}
     for key, value in whole.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise RequestError(f"{key} of the job is {value!r}; expected a whole number from 1 up.")
+        check_whole(f"{key} of the job", value, RequestError)
     given, weight = content.get("seed"), content.get("weight", 1.0)
-    if given is not None and (isinstance(given, bool) or not isinstance(given, int) or given < 0):
-        raise RequestError(f"seed of the job is {given!r}; expected a whole number from 0 up.")
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+    if given is not None:
+        check_whole("seed of the job", given, RequestError, least=0)
+    if not (is_number(weight) and 0 <= weight < math.inf):
         raise RequestError(f"weight of the job is {weight!r}; expected a number from 0 up.")
     options = dict(content.get("options") or {})
     task = make_training_job(str(content["task"]), options)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...envs.arguments import is_number
 from ...envs.errors import PlacementError
-from ...envs.numbers import is_number
 from ...envs.placement.graph import Floats
 
 NO_LIMIT_S = 1e6

@@ -1,14 +1,16 @@
-"""Numbers and lists that others give: which are some, and what is said of those that are none."""
+"""What users give, in arguments and from their hooks: refused in one sentence where it is something else."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
-from .errors import HadopplerError
+from .errors import HadopplerError, describe
+
+Kind = TypeVar("Kind")
 
 
 def is_number(value: Any) -> bool:
@@ -66,6 +68,33 @@ def check_list(name: str, value: Any, error: type[HadopplerError], example: str)
     """
     if not is_listed(value):
         raise error(f"{name} is {value!r}; expected a list, such as {example}.")
+
+
+def check_each(noun: str, values: Sequence[Any], kind: type, error: type[HadopplerError]) -> None:
+    """Refuse a list that is empty or holds something else than objects of a class.
+
+    Raises:
+        error: it does; ``noun`` says what they are.
+    """
+    if not len(values):
+        raise error(f"the list of {noun}s is empty; give at least one.")
+    for number, item in enumerate(values):
+        if not isinstance(item, kind):
+            raise error(f"number {number} of the {noun}s is {describe(item)}; expected a {kind.__name__}.")
+
+
+def check_made(noun: str, value: object, kind: type[Kind], error: type[HadopplerError]) -> Kind:
+    """What an environment's hook of the name ``noun``, or the function in its place, returned.
+
+    Raises:
+        error: it is of another class.
+    """
+    if not isinstance(value, kind):
+        raise error(
+            f"the next {noun} is {describe(value)}; the function that makes {noun}s, or {noun}() of a subclass, must "
+            f"return a {kind.__name__}."
+        )
+    return value
 
 
 def read_choice(action: Any, error: type[HadopplerError]) -> int:

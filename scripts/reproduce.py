@@ -56,6 +56,7 @@ def check(config: DictConfig) -> None:
 def run(failed: dict[str, str], config: DictConfig) -> None:
     """Run the parts that have not finished, then write the report; tells of parts that failed in ``failed``."""
     from hadoppler.scripts.reproduction.evidence import Evidence
+    from hadoppler.scripts.reproduction.figures import write_figures
     from hadoppler.scripts.reproduction.parts import make_plan
     from hadoppler.scripts.reproduction.report import write_report
     from hadoppler.scripts.reproduction.running import run_parts
@@ -69,7 +70,8 @@ def run(failed: dict[str, str], config: DictConfig) -> None:
         if config.run:
             failed |= run_parts(plan.parts, root, config.jobs, console)
         with console.status("writing the report"):
-            paths = write_report(Evidence(plan, root), root)
+            evidence = Evidence(plan, root)
+            paths = *write_report(evidence, root), write_figures(evidence, root)
     for key, reason in failed.items():
         say(console, f"failed: {plan.parts[key].name}: {reason}")
     for path in paths:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -15,6 +16,7 @@ pytest.importorskip("torch_geometric")
 
 from hadoppler.scripts.intervals import estimate
 from hadoppler.scripts.reproduction.evidence import Evidence, figure_of, find, over_reference
+from hadoppler.scripts.reproduction.figures import write_figures
 from hadoppler.scripts.reproduction.page import page
 from hadoppler.scripts.reproduction.parts import Plan, configurations, plan_of
 from hadoppler.scripts.reproduction.records import write_record
@@ -198,3 +200,19 @@ def test_pictures_become_part_of_the_page(tmp_path: Path) -> None:
     assert '<img src="data:image/png;base64,iVBORw==" alt="What it shows"' in html
     assert "&lt;b&gt;no&lt;/b&gt;" in html
     assert "<title>Title</title>" in html
+
+
+def test_every_figure_of_every_part_is_a_row(tmp_path: Path) -> None:
+    told = evidence(tmp_path, without=(("theirs", "fork_join", 2),))
+    with write_figures(told, tmp_path).open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 11
+    assert {(row["table"], row["figure"], row["unit"]) for row in rows} == {("a", "time", "ms")}
+    found = {(row["row"], row["settings"], int(row["seed"])): float(row["value"]) for row in rows}
+    for (row, graph), times in TIMES.items():
+        for seed, value in enumerate(times):
+            if (row, graph, seed) != ("theirs", "fork_join", 2):
+                assert found[row, f"graph={graph}", seed] == 1000 * value
+    assert {row["part"] for row in rows} == {part.key for part in told.plan.rows["a"]} - {
+        part.key for part in told.parts("a", "theirs", {"graph": "fork_join"}) if part.seed == 2
+    }

@@ -42,7 +42,7 @@ def problems(quick: bool) -> Iterator[tuple[str, PlacementProblem]]:
         yield "4 emulated, raw", PlacementProblem.raw(make_graph(name, costs="published"))
     if not quick:
         for name in GRAPHS:
-            yield "4 emulated, 12 GB/s", PlacementProblem(make_graph(name), Topology.preset("4xP100-contended"))
+            yield "4 emulated, 12 GB/s", PlacementProblem(make_graph(name), Topology.preset("4xP100"))
         for name in GRAPHS:
             yield "2 CPU", PlacementProblem(make_graph(name, **CPU_SIZES[name], devices=2), Topology.this_machine(2))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 import sys
@@ -19,6 +18,7 @@ from rich.table import Table
 from hadoppler import __version__
 from hadoppler.baselines.registry import package_of
 from hadoppler.envs.errors import MissingExtraError
+from hadoppler.envs.processors import processors
 from hadoppler.scripts.offers import FAMILIES, check_offer, clashes, others
 from hadoppler.scripts.report import installed, say
 
@@ -72,8 +72,7 @@ def gather() -> dict[str, Any]:
 
 def devices() -> dict[str, Any]:
     """Processors that this process may use, and GPUs as torch sees them (None where it is not installed)."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return {"system": platform.platform(), "cpus": cpus, "gpus": gpus()}
+    return {"system": platform.platform(), "cpus": processors(), "gpus": gpus()}
 
 
 def gpus() -> list[str] | None:

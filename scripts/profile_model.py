@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hadoppler.envs.arguments import as_list, is_whole
+from hadoppler.envs.processors import processors
 from hadoppler.scripts.application import CommandError, launch
 from hadoppler.scripts.report import say, write_results, write_run_record
 
@@ -117,9 +118,7 @@ def runs(config: DictConfig, devices: dict[str, list[str]]) -> Iterator[tuple[st
 
 def why_not(names: Sequence[str], workers: int) -> str:
     """Why so many workers cannot be measured here; empty if they can."""
-    from hadoppler.real_system.cluster.profile import cores
-
-    have, what = (cores(), "processor cores") if names == ["cpu"] else (len(names), "devices of this type")
+    have, what = (processors(), "processor cores") if names == ["cpu"] else (len(names), "devices of this type")
     return "" if workers <= max(1, have) else f"{workers} workers need as many {what}, and {have} can be used."
 
 

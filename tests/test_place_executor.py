@@ -406,7 +406,7 @@ def test_an_order_that_edges_forbid_is_found() -> None:
 
 
 def test_emulated_executions_run_in_order() -> None:
-    problem = PlacementProblem(make_graph("layered_random", seed=1), Topology.preset("mixed-contended"))
+    problem = PlacementProblem(make_graph("layered_random", seed=1), Topology.preset("mixed"))
     rng = np.random.default_rng(0)
     with VerifiedExecutor(emulated_executor(problem, bound_s=0.005)) as executor:
         for _ in range(3):

@@ -23,6 +23,8 @@ from ...envs.cluster import (
 )
 from ...envs.cluster.features import observe_round
 from ...envs.cluster.round_choices import RoundChoices
+from ...envs.cluster.scheduler import begin
+from ..checkpoint_files import read_file, write_file
 from .network import ClusterNetwork
 from .scheduler import changes
 
@@ -73,7 +75,7 @@ def demonstrate(
     env = SequentialAllocation(inner, every_round=False)
     env.reset(seed=0)
     for scheduler in filter(None, (teacher, leader)):
-        scheduler.reset(cluster, inner.simulation_rules.round_s, rng)
+        begin(scheduler, workload, cluster, inner.simulation_rules.round_s, rng)
     found: list[Example] = []
     rewards: list[float] = []
     starts: list[int] = []
@@ -89,15 +91,17 @@ def demonstrate(
 
 
 def write_examples(path: Path, examples: Sequence[Example]) -> None:
-    """Examples as a file of plain tensors."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save([[torch.as_tensor(part) for part in example[:4]] + [example.value] for example in examples], path)
+    """Examples as a file of plain tensors; it is there once it is whole."""
+    write_file(path, [[torch.as_tensor(part) for part in example[:4]] + [example.value] for example in examples])
 
 
 def read_examples(path: Path) -> list[Example]:
-    """The examples of ``write_examples``."""
-    stored = torch.load(path, weights_only=True)
-    return [Example._make([*(part.numpy() for part in parts[:4]), parts[4]]) for parts in stored]
+    """The examples of ``write_examples``.
+
+    Raises:
+        CheckpointError: the file is not there, or is damaged.
+    """
+    return [Example._make([*(part.numpy() for part in parts[:4]), parts[4]]) for parts in read_file(path)]
 
 
 def explain_round(

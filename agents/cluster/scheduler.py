@@ -52,8 +52,10 @@ class LearnedScheduler:
         """Decide, or go on as before."""
         if self._origin is None:
             self._origin = float(view.arrival[0])
-        if self._decided is not None and goes_on(*self._decided, view):
-            return self._decided[1]
+        if self._decided is not None:
+            before, allocation = self._decided
+            if len(allocation) and view.goes_on_from(before):
+                return allocation
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # products this small are many times slower on several
         try:
@@ -62,12 +64,6 @@ class LearnedScheduler:
             torch.set_num_threads(threads)
         self._decided = view, allocation
         return allocation
-
-
-def goes_on(before: ClusterView, allocation: Allocation, view: ClusterView) -> bool:
-    """Whether a view asks for nothing new: same jobs and free GPUs, at a round's start, and something runs."""
-    whole = not (view.mid_round or before.mid_round) and len(allocation) > 0
-    return whole and np.array_equal(view.job, before.job) and np.array_equal(view.free, before.free)
 
 
 @torch.no_grad()

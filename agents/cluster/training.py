@@ -224,7 +224,7 @@ class _Run:
             return
         from .ppo import make_ppo, network_of, ppo_round
 
-        if self.state["rounds"] == begin and (self.folder / "policy.pt").exists():
+        if self.state["rounds"] == begin and self.state["best"] < math.inf:  # a policy.pt of this training
             self.network = load_policy(self.folder / "policy.pt")[0]  # the best one, not the last
         model = make_ppo(self.network, _ppo_environments(plan), **plan.ppo)
         if self.state["rounds"] > begin:

@@ -1,9 +1,8 @@
-"""Trained policies as files: plain tensors, numbers and texts, nothing that would run code when it is read."""
+"""Trained policies as files, each with the class that can be made again from it."""
 
 from __future__ import annotations
 
 import os
-import pickle
 import warnings
 from collections.abc import Mapping
 from importlib.metadata import entry_points
@@ -15,6 +14,7 @@ import torch
 
 from ...baselines.registry import find_by_name
 from ...envs.errors import CheckpointError
+from ..checkpoint_files import read_policy, write_file
 from .policy import PlacementPolicy
 
 SHIPPED = Path(__file__).with_name("policy.pt")
@@ -56,13 +56,9 @@ def policy_name(policy: PlacementPolicy) -> str:
 
 def save_policy(path: str | Path, policy: PlacementPolicy, **told: Any) -> None:
     """Write weights, options, and what else is ``told`` (numbers, texts, lists, dicts, arrays, tensors); atomically."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     weights = {name: value.detach().cpu().clone() for name, value in policy.state_dict().items()}
-    part = path.with_name(f".{path.name}.part")
     record = {"kind": KIND, "policy": policy_name(policy), "options": policy.options, "weights": weights, **told}
-    torch.save(_plain(record), part)
-    os.replace(part, path)
+    write_file(Path(path), _plain(record))
 
 
 def keep_last(path: str | Path) -> None:
@@ -106,14 +102,7 @@ def load_policy(path: str | Path | None = None) -> tuple[PlacementPolicy, dict[s
     """
     path = SHIPPED if path is None else Path(path)
     path = path / "policy.pt" if path.is_dir() else path
-    try:
-        told = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); give the path of a policy.") from error
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path}: is no checkpoint, or was cut; give one that hadoppler train wrote.") from error
-    if not isinstance(told, dict) or told.get("kind") != KIND:
-        raise CheckpointError(f"{path}: holds no placement policy; give one that hadoppler train wrote.")
+    told = read_policy(path, KIND)
     try:
         policy = policy_class(told["policy"])(**told["options"])
         policy.load_state_dict(told["weights"])

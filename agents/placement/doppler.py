@@ -92,7 +92,8 @@ class DopplerPolicy(PlacementPolicy):
     def prepare(self, problem: PlacementProblem, rng: np.random.Generator) -> Prepared:
         inputs = problem_inputs(problem, rng, self.random)
         (to_exit, _), _ = longest_paths(problem)
-        _, ranks = np.unique(to_exit.round(12), return_inverse=True)
+        # sums in another order differ by a last bit, whatever the unit of time is: those are ties
+        _, ranks = np.unique((to_exit / (to_exit.max() or 1.0)).round(12), return_inverse=True)
         return Prepared(inputs, ranks.astype(np.float64))
 
     @property

@@ -176,7 +176,7 @@ def _problem_features(problem: PlacementProblem, unit: float) -> NDArray[np.floa
     work, transfer = float(problem.mean_s.sum()), float(problem.mean_transfer_s.sum())
     longest = float(longest_paths(problem)[0][0].max()) or 1.0
     speed = problem.compute_s.sum(axis=0)
-    capacity = problem.topology.memory_bytes
+    capacity = float(problem.topology.memory_bytes.sum())
     carried = float(problem.input_bytes.sum() + problem.graph.out_bytes.sum())
     apart = ~np.eye(problem.d, dtype=bool)
     return np.array(
@@ -188,9 +188,14 @@ def _problem_features(problem: PlacementProblem, unit: float) -> NDArray[np.floa
             1.0 - speed.min() / speed.max() if speed.max() > 0 else 0.0,
             float(problem.contention != "none"),
             np.log1p(problem.latency[apart].mean() / unit) if problem.d > 1 else 0.0,
-            min(carried / float(capacity.sum()), 1.0) if problem.memory != "off" else 0.0,
+            _part(carried, capacity) if problem.memory != "off" else 0.0,
         )
     )
+
+
+def _part(carried: float, capacity: float) -> float:
+    """How full devices would be if everything stayed on them, at most 1."""
+    return min(carried / capacity, 1.0) if capacity > 0 else float(carried > 0)
 
 
 def _edge_features(problem: PlacementProblem, standardised: NDArray[np.float32], unit: float) -> NDArray[np.float32]:

@@ -18,7 +18,7 @@ from . import losses
 from .coarse_costs import coarse
 from .decoding import answers, decode
 from .elites import Elites
-from .policy import Exploration, Trajectories
+from .policy import Exploration, PlacementPolicy, Trajectories
 from .rewards import RewardSource
 from .stages import Learner, Told, between, check_settings, imitate
 from .tasks import FEATURE_SEED, Task
@@ -108,11 +108,44 @@ class Phase:
     ran: Batch | None = None
     following: Batch | None = None
 
+    def state(self) -> dict[str, Any]:
+        """Plain values, for a checkpoint: all but batches under way, and what ``real`` and the simulator believe."""
+        return {
+            "tried": self.tried.state(),
+            "target": self.target,
+            "sampled": self.sampled,
+            "settled": self.settled,
+        }
+
     @classmethod
-    def resumed(cls, real: RealSource, state: Mapping[str, Any], task: Task) -> Phase:
-        """Go on with what was tried; the simulator is corrected again by new runs."""
-        tried = Tried.load(state)
-        return cls(real, tried, task.problem, task, Proposal(tried.assignments[0], tried.orders[0], tried.incumbent_s))
+    def resumed(
+        cls, real: RealSource, state: Mapping[str, Any], task: Task, policy: PlacementPolicy, seen: PlacementProblem
+    ) -> Phase:
+        """Go on with what ``state`` gave; the simulator is corrected by new runs, the next batch is proposed anew.
+
+        Args:
+            task: of the problem as it was given.
+            seen: the problem as the policy saw it.
+        """
+        tried = Tried.load(state["tried"])
+        incumbent = Proposal(tried.assignments[0], tried.orders[0], tried.incumbent_s)
+        phase = cls(real, tried, task.problem, task, incumbent, target=int(state["target"]))
+        phase.sampled = tuple(map(float, state["sampled"]))
+        if state["settled"]:
+            phase.see(policy, seen)
+        phase.aim()
+        return phase
+
+    def see(self, policy: PlacementPolicy, problem: PlacementProblem) -> None:
+        """From now on the policy sees the problem with these costs."""
+        prepared = policy.prepare(problem, np.random.default_rng(FEATURE_SEED))
+        self.task, self.settled = Task(problem, prepared, self.task.elites), True
+
+    def aim(self) -> None:
+        """Let the placement that is imitated be the task's elite."""
+        tried = self.tried
+        self.task.elites = Elites(self.task.problem.n, 1)
+        self.task.elites.add(tried.assignments[self.target], tried.orders[self.target], tried.expected[self.target])
 
     def fastest(self) -> Placement:
         """The placement that is expected to be the fastest of all that were run.
@@ -252,17 +285,14 @@ class Online:
         phase.believed = phase.real.believed(phase.given)
         if phase.believed is None or phase.settled or phase.tried.runs < self.settle:
             return
-        seen = coarse(phase.given, phase.believed)
-        prepared = learner.policy.prepare(seen, np.random.default_rng(FEATURE_SEED))
-        phase.task, phase.settled = Task(seen, prepared, phase.task.elites), True
+        phase.see(learner.policy, coarse(phase.given, phase.believed))
 
     def _choose_target(self, phase: Phase) -> None:
         """Imitate the placement that is expected to be the fastest, but do not change for next to nothing."""
         tried = phase.tried
         if tried.expected[tried.best] < tried.expected[phase.target] * (1.0 - WORTH_IT):
             phase.target = tried.best
-        phase.task.elites = Elites(phase.task.problem.n, 1)
-        phase.task.elites.add(tried.assignments[phase.target], tried.orders[phase.target], tried.expected[phase.target])
+        phase.aim()
 
     def _propose(self, learner: Learner, phase: Phase, rng: np.random.Generator, progress: float) -> Batch:
         """The next batch: what is run again, what the search found, and samples of the policy."""

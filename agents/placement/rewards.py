@@ -34,7 +34,7 @@ def run_times(
     """What a source tells, checked: it may be anybody's.
 
     Raises:
-        TrainingError: it did not give one finite time above 0 for each placement.
+        TrainingError: it did not give one finite time from 0 up for each placement.
     """
     who = type(source).__name__
     try:

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ...envs.arguments import check_whole
+from ...envs.errors import TrainingError
 from ...envs.placement import PlacementProblem, lower_bounds
-from ...envs.placement.random_problems import draw_problem
+from ...envs.placement.random_problems import LEAST_OPERATIONS, MOST_OPERATIONS, draw_problem
 from .elites import Elites
 from .policy import PlacementPolicy
 
@@ -81,10 +83,18 @@ class Tasks:
 
 @dataclass(frozen=True)
 class GeneratedProblems:
-    """Problem number i of an endless list that a seed determines; see ``envs.placement.random_problems``."""
+    """Problem number i of an endless list that a seed determines; see ``envs.placement.random_problems``.
+
+    Raises:
+        TrainingError: a number is no whole one, or too small; it is named.
+    """
 
     seed: int = 0
-    most_operations: int = 500
+    most_operations: int = MOST_OPERATIONS
+
+    def __post_init__(self) -> None:
+        check_whole("problems.seed", self.seed, TrainingError, 0)
+        check_whole("problems.most_operations", self.most_operations, TrainingError, LEAST_OPERATIONS)
 
     def __call__(self, number: int) -> PlacementProblem:
         """The same problem for the same number."""

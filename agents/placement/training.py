@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ...envs.errors import CheckpointError, TrainingError
-from ...envs.placement import PlacementProblem, save_problem
+from ...envs.placement import PlacementProblem, load_problem, save_problem
 from ..metrics import append_line, cut_lines
 from . import losses
 from .checkpoint import keep_last, load_newest, load_policy, policy_class, save_policy
@@ -131,8 +131,10 @@ class PlacementPlan:
         Writes ``policy.pt`` (the best by validation), ``last.pt`` (to resume from: exactly what an unbroken run would
         have given; the one before it is kept too) and ``metrics.jsonl`` (a line per validation). The stage ``online``
         also writes the placement that its runs have shown to be the fastest (``placement.json``, see
-        ``Phase.fastest``), and the problem as its policy then sees it (``policy_graph.json`` and
-        ``policy_topology.yaml``).
+        ``Phase.fastest``), and the problem as its policy then sees it (``policy_graph.json``, ``policy_topology.yaml``
+        and ``policy_problem.yaml``). Real runs do not repeat: a resumed ``online`` goes on with all times of its
+        placements and what the policy saw, but corrects the simulator by new runs only, and does not learn from the
+        samples of the last batch before it was stopped.
 
         Args:
             report: called with each line of ``metrics.jsonl``, once it is in ``last.pt``.
@@ -143,6 +145,8 @@ class PlacementPlan:
         Raises:
             CheckpointError: there is nothing to resume from, or it was trained by another plan.
             TrainingError: a gradient is not finite.
+            GraphError, TopologyError, PlacementError: the files of the problem as the policy saw it are gone, or are
+                none.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -342,7 +346,8 @@ class _Run:
             calls=learner.reward.calls,
             episodes=learner.episodes,
             plan=_plain(self.plan),
-            **({"tried": learner.phase.tried.state()} if learner.phase else {}),
+            **({} if self.validation is learner.tasks else {"validated": self.validation.state()}),
+            **({"phase": learner.phase.state()} if learner.phase else {}),
         )
 
     def _load(self, told: dict[str, Any]) -> None:
@@ -350,11 +355,20 @@ class _Run:
         self.state = dict(told["state"])
         learner.optimizer.load_state_dict(told["optimizer"])
         learner.tasks.load(told["elites"])
+        if self.validation is not learner.tasks:
+            self.validation.load(told.get("validated", {}))
         learner.advantage = losses.Advantage(told["advantage"]["baseline"])
         vars(learner.advantage).update(told["advantage"])
         learner.reward.calls, learner.episodes = told["calls"], told["episodes"]
-        if "tried" in told and learner.real is not None:
-            learner.phase = Phase.resumed(learner.real, told["tried"], learner.tasks[0])
+        if "tried" in told:
+            raise CheckpointError(
+                f"{self.folder / 'last.pt'} was written in the stage online by an earlier version, which kept too "
+                "little to go on; begin anew from its policy with start=policy.pt."
+            )
+        if "phase" in told and learner.real is not None:
+            given, state = learner.tasks[0], told["phase"]
+            seen = load_problem(self.folder, "policy") if state["settled"] else given.problem
+            learner.phase = Phase.resumed(learner.real, state, given, learner.policy, seen)
         cut_lines(self.folder / "metrics.jsonl", "update", self.state["update"])
 
     def _check_same_plan(self, told: Mapping[str, Any]) -> None:

@@ -134,6 +134,7 @@ class Tried:
             "runs": self.runs,
             "best": self.best,
             "ordered": self.ordered,
+            "latest": self.latest,
         }
 
     @classmethod
@@ -148,6 +149,7 @@ class Tried:
             int(state["runs"]),
             int(state["best"]),
             ordered=bool(state["ordered"]),
+            latest=[(int(number), float(s), float(ratio)) for number, s, ratio in state.get("latest", [])],
         )
 
 

@@ -16,19 +16,25 @@ def place_on_types(view: ClusterView, type_of: Integers) -> Allocation:
     """Put each job on its type; in the order of the view's jobs.
 
     A job that runs on that type already keeps its GPUs. The others follow, largest gang first (ties
-    by order): on the node where they fit with least to spare, else spread over the fewest nodes.
+    by order): on the node where they fit with least to spare, else spread over the fewest nodes. A job that
+    would be spread and does not run so waits.
 
     Args:
         view: what is free, and who runs where.
-        type_of: [N] type of each job, -1 for none; together they must fit into ``view.free``.
+        type_of: [N] type of each job, -1 for none; together they must fit into ``view.free``. Set to -1 for jobs
+            that wait for a node.
     """
     held = view.held
-    (placed,) = np.nonzero(type_of >= 0)
-    types, gangs = type_of[placed], view.held_gang[placed]
-    ptr, node, count = _place(
-        view.free.copy(), view.workers[placed], types, gangs, held.ptr, held.node, held.gpu_type, held.count
+    (chosen,) = np.nonzero(type_of >= 0)
+    types, gangs = type_of[chosen], view.held_gang[chosen]
+    alone = view.spread_rates[chosen, types] <= 0
+    counts = _place(
+        view.free.copy(), view.workers[chosen], types, alone, gangs, held.ptr, held.node, held.gpu_type, held.count
     )
-    kinds, job = np.repeat(types, np.diff(ptr)), view.job[placed]
+    placed = counts.any(axis=1)
+    type_of[chosen[~placed]] = -1
+    ptr, node, count = _collect(counts[placed])
+    kinds, job = np.repeat(types[placed], np.diff(ptr)), view.job[chosen[placed]]
     return Allocation(job, np.zeros(len(job), dtype=np.int64), ptr, node, kinds, count)
 
 
@@ -37,13 +43,18 @@ def _place(
     free: Integers,
     workers: Integers,
     type_of: Integers,
+    alone: NDArray[np.bool_],
     held_gang: Integers,
     held_ptr: Integers,
     held_node: Integers,
     held_type: Integers,
     held_count: Integers,
-) -> tuple[Integers, Integers, Integers]:
-    """Entries of the gangs, as in ``Allocation``: those that stay first, then the others by size."""
+) -> Integers:
+    """[N, H] GPUs of the gangs on the nodes: those that stay first, then the others by size; 0 for those that wait.
+
+    Args:
+        alone: [N] whether the gang must stand on one node.
+    """
     n, nodes = workers.shape[0], free.shape[0]
     counts = np.zeros((n, nodes), np.int64)
     kept = np.zeros(n, np.bool_)
@@ -59,9 +70,9 @@ def _place(
                 counts[i, held_node[e]] = held_count[e]
                 free[held_node[e], type_of[i]] -= held_count[e]
     for i in np.argsort(-workers, kind="mergesort"):
-        if not kept[i]:
+        if not kept[i] and not (alone[i] and free[:, type_of[i]].max() < workers[i]):
             take_gpus(free, type_of[i], workers[i], counts[i])
-    return _collect(counts)
+    return counts
 
 
 @njit(cache=True, nogil=True)

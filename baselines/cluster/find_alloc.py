@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ...envs.cluster import gang_rate
 from .prices import NONE, total_price
 
 Floats = NDArray[np.float64]
@@ -76,19 +77,9 @@ def worth_at(queue: Queue, i: int, rate: float) -> float:
 
 @njit(cache=True, nogil=True)
 def rate_on(queue: Queue, market: Market, i: int, entries: Integers, size: int) -> float:
-    """Steps/s of job i on entries (node, type, count), by the rule of ``envs.cluster.gang_rate``."""
-    together, alike = True, True
-    for e in range(1, size):
-        together = together and entries[e, 0] == entries[0, 0]
-        alike = alike and entries[e, 1] == entries[0, 1]
-    total, slowest = 0.0, np.inf
-    for e in range(size):
-        own = queue.rates[i, entries[e, 1]] if together else queue.spread[i, entries[e, 1]]
-        if own <= 0.0:
-            return 0.0
-        total += entries[e, 2] * own
-        slowest = min(slowest, own)
-    return slowest if alike or market.slowest else total / queue.workers[i]
+    """Steps/s of job i on entries (node, type, count)."""
+    given = entries[:size]
+    return gang_rate(queue.rates[i], queue.spread[i], given[:, 0], given[:, 1], given[:, 2], market.slowest)
 
 
 @njit(cache=True, nogil=True)

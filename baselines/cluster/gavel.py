@@ -10,17 +10,37 @@ from numpy.typing import NDArray
 
 from ...envs.cluster import Allocation, Cluster, ClusterView, FractionalPolicy
 from ...envs.cluster.gavel_kernels import Shares, choose_jobs, new_period
-from ...envs.errors import SchedulerError, UnknownNameError
+from ...envs.cluster.gavel_mechanism import MIN_RESET_S
+from ...envs.errors import SchedulerError, UnknownNameError, unknown_name
 from .allocate import place_on_types
 from .gavel_policies import POLICIES
 
-RESET_S = 1920.0
 Integers = NDArray[np.int64]
+_IN_THREE_WAYS = (
+    "fifo",
+    "finish_time_fairness",
+    "max_min_fairness",
+    "max_min_fairness_water_filling",
+    "min_total_duration",
+)
+_BY_COST = "max_sum_throughput_normalized_by_cost"
+GAVEL_POLICIES = (
+    *(name + way for name in _IN_THREE_WAYS for way in ("", "_perf", "_packed")),
+    *("allox", "gandiva", "isolated", "isolated_plus", "max_sum_throughput_perf"),
+    *(_BY_COST + way for way in ("_perf", "_perf_SLOs", "_packed_SLOs")),
+)
+"""Names of policies in Gavel's own code."""
 
 
 def rules_of(policy: str) -> tuple[bool, bool]:
-    """Of one of Gavel's own policy names: is it work-conserving, does it shuffle the types."""
-    aware = policy.endswith(("_perf", "_packed")) or policy in ("allox", "gandiva")
+    """Of one of Gavel's own policy names: is it work-conserving, does it shuffle the types.
+
+    Raises:
+        UnknownNameError: Gavel has no such policy.
+    """
+    if policy not in GAVEL_POLICIES:
+        raise unknown_name("policy of Gavel", policy, GAVEL_POLICIES)
+    aware = "_perf" in policy or "_packed" in policy or policy in ("allox", "gandiva")
     return not policy.startswith("fifo"), not aware
 
 
@@ -43,7 +63,7 @@ class GavelScheduler:
     mixes = False
     forks = False
 
-    def __init__(self, policy: FractionalPolicy, reset_s: float = RESET_S, spread_aware: bool = True) -> None:
+    def __init__(self, policy: FractionalPolicy, reset_s: float = MIN_RESET_S, spread_aware: bool = True) -> None:
         self.policy, self.name = policy, policy.name
         self.reset_s, self.spread_aware = reset_s, spread_aware
 
@@ -80,12 +100,13 @@ class GavelScheduler:
             if self._need and due:
                 self._solve(view)
         chosen = self._choose(view)
+        allocation = place_on_types(view, chosen)
         if view.mid_round:
             self._type_of[view.job[chosen >= 0]] = chosen[chosen >= 0]
         else:
             self._type_of[:] = -1
             self._type_of[view.job] = chosen
-        return place_on_types(view, chosen)
+        return allocation
 
     def _take_note(self, view: ClusterView) -> None:
         """Book who had which type since the last round, and which jobs and GPUs came and went."""
@@ -129,9 +150,11 @@ class GavelScheduler:
             types = self._rng.permutation(types)
         key, chosen = np.zeros(len(self._known)), np.full(len(self._known), -1, dtype=np.int64)
         order = np.tile(view.job, (self._types, 1)) if view.mid_round else self._order
+        rates = self._rates.copy()
+        rates[view.job] = np.where(view.runnable, rates[view.job], 0.0)
         choose_jobs(
             self._shares,
-            self._rates,
+            rates,
             self._workers,
             view.job,
             len(view),
@@ -143,7 +166,7 @@ class GavelScheduler:
             chosen,
         )
         types_of = chosen[view.job]
-        rate = self._rates[view.job, np.maximum(types_of, 0)]
+        rate = rates[view.job, np.maximum(types_of, 0)]
         self._left[view.job] = np.where(types_of >= 0, view.restart_s + view.remaining / np.maximum(rate, 1e-300), 0.0)
         return types_of
 
@@ -185,7 +208,7 @@ def update_order(order: Integers, count: int, here: NDArray[np.bool_], fresh: In
 
 
 def gavel(
-    objective: str = "max_min", aware: bool = True, reset_s: float = RESET_S, spread_aware: bool = True
+    objective: str = "max_min", aware: bool = True, reset_s: float = MIN_RESET_S, spread_aware: bool = True
 ) -> GavelScheduler:
     """Gavel with one of its objectives: max_min, makespan, finish_time_fairness, fifo, max_sum_throughput, isolated.
 

@@ -71,7 +71,10 @@ class Policy:
 
 
 class MaxMinFairness(Policy):
-    """max min_i (W_i / (w_i Tprop_i)) sum_j T_ij x_ij, T = 1 for blind policies."""
+    """max min_i (W_i / (w_i Tprop_i)) sum_j T_ij x_ij, T = 1 for blind policies.
+
+    A job of weight 0 is owed nothing: it counts only where no job has a weight, and else gets what is left over.
+    """
 
     objective = "max_min"
 
@@ -80,8 +83,10 @@ class MaxMinFairness(Policy):
         rates = view.rates if self.aware else np.ones((len(view), 1))
         gpus = self._columns(self._gpus)
         proportional = (rates * gpus).sum(axis=1) / gpus.sum()
-        scale = view.workers / (view.weight * proportional)
-        share, _ = self._solve(view, rates * scale[:, None], np.ones(len(view)))
+        weighty = view.weight > 0
+        scale = view.workers / (np.where(weighty, view.weight, 1.0) * proportional)
+        need = np.where(weighty, 1.0, 0.0) if weighty.any() else np.ones(len(view))
+        share, _ = self._solve(view, rates * scale[:, None], need)
         return self._per_type(view, share_alike(view, share))
 
 

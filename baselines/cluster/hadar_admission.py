@@ -17,7 +17,7 @@ from ...envs.errors import SchedulerError
 from .admission_plan import REST, cheapest_life, offers_of
 from .find_alloc import Floats, Integers
 from .hadar_round import HadarRound, rate_knots
-from .prices import FLOOR, PRICES, total_price
+from .prices import FLOOR
 from .utility import Utility
 
 SLOTS = 200
@@ -118,14 +118,6 @@ class HadarAdmission(HadarRound):
             empty = not len(self._plan) or self._plan[-1, 0] < now
             refused = refused if empty and len(refused) == len(view) else []
         return self._promised(view, now, refused)
-
-    def price_of(self, slot: int, gpu_type: int, count: int) -> float:
-        """Price of so many GPUs of a type in a slot; infinity if there are not so many."""
-        free, all_of = int(self.free[slot, :, gpu_type].sum()), int(self._gpus[gpu_type])
-        if count > free:
-            return np.inf
-        rule, low, high = PRICES[self.price_rule], self.low[gpu_type], self.high[gpu_type]
-        return float(total_price(rule, all_of - free, count, all_of, low, high))
 
     def _undecided(self, view: ClusterView, now: int) -> list[int]:
         """Positions of the jobs at the end of their schedule, or without one and not yet offered in this slot."""

@@ -26,5 +26,5 @@ class RandomScheduler:
         preference = random_preference(self._rng, *view.rates.shape)
         nobody = np.full(len(view), -1, dtype=np.int64)
         left = view.free.sum(axis=0)
-        chosen = choose_types(order, view.workers, preference, view.rates > 0, nobody, left, True)
+        chosen = choose_types(order, view.workers, preference, view.runnable, nobody, left, True)
         return place_on_types(view, chosen)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...envs.arguments import check_list, is_number
 from ...envs.cluster import Cluster, ClusterView
 from ...envs.errors import AllocationError
 from .gavel import GavelScheduler, rules_of
@@ -34,14 +36,22 @@ class ReplayPolicy:
         """Read a recording; the policy's name is the second part of the file's unless given.
 
         Raises:
-            AllocationError: the file cannot be read, or the policy is not known.
+            AllocationError: the file cannot be read, or an allocation in it has another form.
+            UnknownNameError: Gavel has no such policy.
         """
         path = Path(path)
         try:
             content = path.read_bytes()
             allocations = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)["allocations"]
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, zlib.error) as error:
             raise AllocationError(f"{path}: cannot be read as recorded allocations ({error!r}).") from error
+        check_list(f"{path}: allocations", allocations, AllocationError, '[{"t": 0, "x": {"0": {"v100": 1}}}]')
+        for number, entry in enumerate(allocations):
+            if not _is_allocation(entry):
+                raise AllocationError(
+                    f"{path}: allocation {number} is no mapping with x, the fractions (0 to 1) of each job on each GPU "
+                    "type."
+                )
         parts = path.name.split(".")[0].split("__")
         if policy is None and len(parts) < 2:
             raise AllocationError(f"{path}: its name does not tell the policy (TRACE__POLICY.json.gz); give policy=.")
@@ -70,6 +80,15 @@ class ReplayPolicy:
             if fractions is not None:
                 answer[position] = [fractions.get(gpu_type, 0.0) for gpu_type in self._types]
         return answer
+
+
+def _is_allocation(entry: Any) -> bool:
+    """Whether it has fractions as a solver gives them, which may be a little off."""
+    jobs = entry.get("x") if isinstance(entry, Mapping) else None
+    return isinstance(jobs, Mapping) and all(
+        isinstance(parts, Mapping) and all(is_number(part) and -0.1 <= part <= 1.1 for part in parts.values())
+        for parts in jobs.values()
+    )
 
 
 def replay(path: str | Path, policy: str | None = None) -> GavelScheduler:

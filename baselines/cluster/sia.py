@@ -108,7 +108,7 @@ class Sia:
     def _choose(self, view: ClusterView) -> Integers:
         """[N] type of each job, -1 for none."""
         rates, free = view.gang_rates, view.free.sum(axis=0)
-        usable = (rates > 0) & (view.workers[:, None] <= free)
+        usable = view.runnable & (view.workers[:, None] <= free)
         slowest = np.where(rates > 0, rates, np.inf).min(axis=1, keepdims=True)
         gain = np.where(usable, rates / slowest, 1.0) * self._restart_factor(view)
         profit = np.where(usable, self.wait - gain**self.power, 0.0)

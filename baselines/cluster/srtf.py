@@ -25,5 +25,5 @@ class SRTF:
         fastest_first = np.argsort(-rates, axis=1, kind="stable")
         nobody = np.full(len(view), -1, dtype=np.int64)
         left = view.free.sum(axis=0)
-        chosen = choose_types(order, view.workers, fastest_first, rates > 0, nobody, left, True)
+        chosen = choose_types(order, view.workers, fastest_first, view.runnable, nobody, left, True)
         return place_on_types(view, chosen)

@@ -35,5 +35,5 @@ class Tiresias:
         order = np.argsort(view.attained_s >= self.threshold_gpu_s, kind="stable")
         preference = random_preference(self._rng, *view.rates.shape)
         left = view.free.sum(axis=0)
-        chosen = choose_types(order, view.workers, preference, view.rates > 0, view.held_type, left, True)
+        chosen = choose_types(order, view.workers, preference, view.runnable, view.held_type, left, True)
         return place_on_types(view, chosen)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...envs.cluster import Allocation, Cluster, ClusterView
+from ...envs.cluster.held import what_is_held
+from ...envs.cluster.scheduler import Flags
 from .allocate import choose_types, place_on_types
 
 
@@ -24,16 +26,32 @@ class YarnCS:
         self._rng = rng
 
     def schedule(self, view: ClusterView) -> Allocation:
-        """Those that run go on; then the queue starts, up to the first job that does not fit."""
-        held = view.held_type
+        """Those that run go on; then the queue starts, up to the first job that does not fit.
+
+        A job whose GPUs are taken away (a drained node) is the first of the queue again.
+        """
+        held, stays = view.held_type, _stays(view)
         left = view.free.sum(axis=0)
-        running, waiting = np.flatnonzero(held >= 0), np.flatnonzero(held < 0)
+        running, waiting = np.flatnonzero(stays), np.flatnonzero(~stays)
         reachable = waiting[: max(0, int(left.sum() - view.workers[running].sum()))]
         order = np.concatenate((running, reachable))
         preference = np.zeros(view.rates.shape, dtype=np.int64)
         preference[order] = random_preference(self._rng, len(order), len(left))
-        chosen = choose_types(order, view.workers, preference, view.rates > 0, held, left, False)
-        return place_on_types(view, chosen)
+        wanted = choose_types(order, view.workers, preference, view.runnable, held, left, False)
+        while True:
+            chosen = wanted.copy()
+            allocation = place_on_types(view, chosen)
+            if np.array_equal(chosen, wanted):
+                return allocation
+            last = np.flatnonzero(wanted[order] >= 0)[-1]
+            wanted[order[last]] = -1  # one found no node: nobody overtakes it, so the last in the queue waits, too
+
+
+def _stays(view: ClusterView) -> Flags:
+    """[N] whether a job runs, and all its GPUs may still be given."""
+    held = view.held
+    gone = held.count > view.free[held.node, held.gpu_type]
+    return what_is_held(view).available if gone.any() else view.held_gang >= 0
 
 
 def random_preference(rng: np.random.Generator, jobs: int, types: int) -> np.ndarray:

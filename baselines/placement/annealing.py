@@ -14,13 +14,13 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from ...envs.errors import MemoryLimitError, PlacementError
-from ...envs.placement import Placement, PlacementProblem, event_loop, fifo_kernel, simulate
-from ...envs.placement.device import processors
+from ...envs.placement import Placement, PlacementProblem, event_loop, event_memory, fifo_kernel, simulate
 from ...envs.placement.event_workspace import event_workspace
 from ...envs.placement.graph import Floats, Integers
 from ...envs.placement.placement import order_by_start
 from ...envs.placement.random_draws import draw
 from ...envs.placement.simulator import Order, simulation_options
+from ...envs.processors import processors
 
 CLUSTER = 8
 """Operations that one step moves together at most."""
@@ -188,7 +188,6 @@ def run_chains(
     arrays = problem.arrays
     allowed = np.ascontiguousarray(problem.allowed)
     options = simulation_options(problem, "fifo" if execution == "random" else execution)
-    penalty = problem.serial_s if options.track_memory else 0.0
     threads = min(len(walkers), processors())
     stop = Event()
 
@@ -198,7 +197,7 @@ def run_chains(
         events = event_workspace(problem.n, problem.d, tensors, problem.graph.e, len(problem.input_bytes))
 
         def advance(steps: int, begin: float, end: float) -> None:
-            _anneal(arrays, allowed, options, penalty, walker, steps, begin, end, fifo, events)
+            _anneal(arrays, allowed, options, problem.serial_s, walker, steps, begin, end, fifo, events)
 
         return _cool(advance, walker, budget, len(walkers), stop, hot)
 
@@ -250,7 +249,7 @@ def _heuristic_starts(problem: PlacementProblem, rng: np.random.Generator, execu
 
 
 @njit(cache=True, nogil=True)
-def _score(problem, options, penalty, chain, limit, fifo, events):  # type: ignore[no-untyped-def]
+def _score(problem, options, serial_s, chain, limit, fifo, events):  # type: ignore[no-untyped-def]
     """Makespan of the current state; with its memory penalty too if it is not above ``limit`` already."""
     makespan = fifo_kernel.SAME_INSTANT
     loose = options
@@ -265,10 +264,7 @@ def _score(problem, options, penalty, chain, limit, fifo, events):  # type: igno
     if not options.track_memory or makespan > limit:
         return makespan
     event_loop.simulate_events(problem, chain.assignment, chain.rank, options, 0, events)
-    over = 0.0
-    for device in range(events.peak.shape[0]):
-        over += max(events.peak[device] / problem.memory_bytes[device] - 1.0, 0.0)
-    return makespan + penalty * (1.0 + over) if over > 0 else makespan
+    return makespan + event_memory.memory_penalty(events.peak, problem.memory_bytes, serial_s)
 
 
 @njit(cache=True, nogil=True)
@@ -317,11 +313,11 @@ def _propose(problem, allowed, assignment, random, moved, devices):  # type: ign
 
 
 @njit(cache=True, nogil=True)
-def _anneal(problem, allowed, options, penalty, chain, steps, hot, cold, fifo, events):  # type: ignore[no-untyped-def]
+def _anneal(problem, allowed, options, serial_s, chain, steps, hot, cold, fifo, events):  # type: ignore[no-untyped-def]
     """``steps`` Metropolis steps while the temperature falls from ``hot`` to ``cold``."""
     assignment, rank, random = chain.assignment, chain.rank, chain.random
     if steps == 0:
-        chain.score[:] = _score(problem, options, penalty, chain, np.inf, fifo, events)
+        chain.score[:] = _score(problem, options, serial_s, chain, np.inf, fifo, events)
         return
     moved, devices, before = np.empty(CLUSTER, np.int32), np.empty(CLUSTER, np.int32), np.empty(CLUSTER, np.int32)
     temperature = hot
@@ -341,7 +337,7 @@ def _anneal(problem, allowed, options, penalty, chain, steps, hot, cold, fifo, e
             assignment[moved[i]] = devices[i]
         # Metropolis' rule, with the random number drawn first
         limit = chain.score[0] - temperature * np.log(1.0 - draw(random, 0))
-        score = _score(problem, options, penalty, chain, limit, fifo, events)
+        score = _score(problem, options, serial_s, chain, limit, fifo, events)
         if score <= limit:
             chain.score[0] = score
             if score < chain.score[1]:

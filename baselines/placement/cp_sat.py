@@ -10,10 +10,10 @@ from ortools.sat.python import cp_model
 
 from ...envs.errors import PlacementError
 from ...envs.placement import Placement, PlacementProblem, Plan, lower_bounds
-from ...envs.placement.device import processors
 from ...envs.placement.graph import Floats
 from ...envs.placement.placement import order_by_start
 from ...envs.placement.simulator import Order
+from ...envs.processors import processors
 from .annealing import Budget, close_chain, open_chain, run_chains
 from .portfolio import members
 

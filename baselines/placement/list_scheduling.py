@@ -15,6 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ...envs.placement import Placement, PlacementProblem, Plan
+from ...envs.placement.features import memory_need, paths_to_exit
 from ...envs.placement.fifo_kernel import ProblemArrays
 from ...envs.placement.graph import Floats, Integers
 from ...envs.placement.placement import order_by_start
@@ -51,24 +52,12 @@ class Books(NamedTuple):
 
 def upward_ranks(problem: PlacementProblem) -> Floats:
     """[N] b-levels: longest path to an exit with mean costs, the operation itself included (HEFT's rank)."""
-    graph = problem.graph
-    ranks = np.zeros(graph.n)
-    _levels(
-        graph.topological_order[::-1].copy(), graph.out_ptr, graph.edge_target,
-        problem.mean_transfer_s, problem.mean_s, ranks,
-    )  # fmt: skip
-    return ranks
+    return paths_to_exit(problem, problem.mean_transfer_s)[0]
 
 
 def static_levels(problem: PlacementProblem) -> Floats:
     """[N] longest path to an exit without transfers (the static level of ETF and DLS)."""
-    graph = problem.graph
-    levels = np.zeros(graph.n)
-    _levels(
-        graph.topological_order[::-1].copy(), graph.out_ptr, graph.edge_target,
-        np.zeros(graph.e), problem.mean_s, levels,
-    )  # fmt: skip
-    return levels
+    return paths_to_exit(problem, np.zeros(problem.graph.e))[0]
 
 
 def schedule_by_rank(
@@ -130,15 +119,6 @@ def _open_books(problem: PlacementProblem, insertion: bool) -> Books:
         input_there=np.zeros((len(problem.input_bytes), d), np.bool_),
         copy_there=np.zeros((len(problem.tensor_ptr) - 1, d), np.bool_),
     )
-
-
-@njit(cache=True)
-def _levels(order, pointer, target, transfer, duration, levels):  # type: ignore[no-untyped-def]
-    for v in order:
-        longest = 0.0
-        for edge in range(pointer[v], pointer[v + 1]):
-            longest = max(longest, transfer[edge] + levels[target[edge]])
-        levels[v] = duration[v] + longest
 
 
 @njit(cache=True)
@@ -233,7 +213,8 @@ def _candidates(problem, allowed, limited, books, v):  # type: ignore[no-untyped
         if not allowed[v, device]:
             continue
         if limited:
-            over = books.used[device] + _need(problem, books, v, device) - problem.memory_bytes[device]
+            need = memory_need(problem, books.assignment, books.input_there, books.copy_there, v, device)
+            over = books.used[device] + need - problem.memory_bytes[device]
             if over > 0:
                 if least < 0 or over < least_over:
                     least, least_over = device, over
@@ -244,26 +225,6 @@ def _candidates(problem, allowed, limited, books, v):  # type: ignore[no-untyped
         devices[0] = least
         count = 1
     return devices[:count]
-
-
-@njit(cache=True)
-def _need(problem, books, v, device):  # type: ignore[no-untyped-def]
-    """Bytes that v adds on a device: its outputs, and what it reads that is not there yet."""
-    need = problem.out_bytes[v]
-    for entry in range(problem.input_ptr[v], problem.input_ptr[v + 1]):
-        item = problem.input_index[entry]
-        if not books.input_there[item, device]:
-            need += problem.input_bytes[item]
-    first = problem.in_ptr[v]
-    for entry in range(first, problem.in_ptr[v + 1]):
-        edge = problem.in_edge[entry]
-        tensor = problem.edge_tensor[edge]
-        needed = books.assignment[problem.edge_source[edge]] != device and not books.copy_there[tensor, device]
-        for earlier in range(first, entry):  # parallel edges of one tensor
-            needed = needed and problem.edge_tensor[problem.in_edge[earlier]] != tensor
-        if needed:
-            need += problem.edge_bytes[edge]
-    return need
 
 
 @njit(cache=True)
@@ -296,7 +257,7 @@ def _book(problem, books, v, device, begin, insertion, limited, count):  # type:
         _fill_gap(books, device, begin, end)
     books.free[device] = max(books.free[device], end)
     if limited:
-        books.used[device] += _need(problem, books, v, device)
+        books.used[device] += memory_need(problem, books.assignment, books.input_there, books.copy_there, v, device)
         for entry in range(problem.input_ptr[v], problem.input_ptr[v + 1]):
             books.input_there[problem.input_index[entry], device] = True
         for entry in range(problem.in_ptr[v], problem.in_ptr[v + 1]):

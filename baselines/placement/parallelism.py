@@ -10,15 +10,19 @@ from ...envs.placement.graph import Floats, Integers
 from .simple import nearest_allowed
 
 
+class GraphStructureError(PlacementError):
+    """The graph has nothing that a method by hand goes by; other methods can place it."""
+
+
 def tensor_parallel(problem: PlacementProblem, *, rng: np.random.Generator, execution: str) -> Placement:
     """Shard k of every sharded operation on device k mod D; what is not sharded goes where most inputs are.
 
     Raises:
-        PlacementError: the graph has no shards.
+        GraphStructureError: the graph has no shards.
     """
     graph = problem.graph
     if not (graph.shard >= 0).any():
-        raise PlacementError(
+        raise GraphStructureError(
             f"{graph.title}: tensor_parallel needs a graph with shards; tile it first, or use another method."
         )
     assignment = np.where(graph.shard >= 0, graph.shard % problem.d, -1)
@@ -36,13 +40,13 @@ def pipeline(problem: PlacementProblem, *, rng: np.random.Generator, execution: 
     Layers are the graph's own, or, where it names fewer than there are devices, its levels of depth.
 
     Raises:
-        PlacementError: the graph has a single layer.
+        GraphStructureError: the graph has a single layer.
     """
     graph = problem.graph
     named = (graph.layer >= 0).all() and len(np.unique(graph.layer)) >= problem.d
     layers, number = np.unique(graph.layer if named else graph.depth, return_inverse=True)
     if len(layers) < 2:
-        raise PlacementError(f"{graph.title}: pipeline needs a graph with two layers or more; use another method.")
+        raise GraphStructureError(f"{graph.title}: pipeline needs a graph with two layers or more; use another method.")
     seconds = np.zeros((len(layers), problem.d))
     np.add.at(seconds, number, problem.compute_s)
     stage = balanced_stages(seconds)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from ...envs.errors import PlacementError
 from ...envs.placement import Placement, PlacementProblem
 from ...envs.placement.simulator import Order
 from .critical_path import critical_path
@@ -16,7 +15,7 @@ from .enumerative import enumerative
 from .etf import etf
 from .heft import heft
 from .min_min import min_min
-from .parallelism import pipeline, tensor_parallel
+from .parallelism import GraphStructureError, pipeline, tensor_parallel
 from .peft import peft
 from .simple import round_robin, single_device
 
@@ -46,13 +45,16 @@ def portfolio(problem: PlacementProblem, *, rng: np.random.Generator, execution:
 
 
 def members(problem: PlacementProblem, rng: np.random.Generator, execution: Order) -> list[tuple[str, Placement]]:
-    """Every member's placement with its simulated makespan; memory overflow is penalised, not raised."""
+    """The placement of every member with its simulated makespan; memory overflow is penalised, not raised.
+
+    Those that the graph has no shards or layers for are left out; whatever else a member raises is not caught.
+    """
     relaxed = problem.with_options(memory="penalty") if problem.memory == "error" else problem
     found = []
     for name, method in MEMBERS.items():
         try:
             placement = replace(method(problem, rng=rng, execution=execution), execution=execution)
-        except PlacementError:  # the graph has no shards or layers to go by
+        except GraphStructureError:
             continue
         found.append((name, replace(placement, makespan=placement.simulate(relaxed).makespan)))
     return found

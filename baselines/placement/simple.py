@@ -6,7 +6,8 @@ import numpy as np
 
 from ...envs.errors import PlacementError
 from ...envs.placement import Placement, PlacementProblem, makespans
-from ...envs.placement.graph import Integers
+from ...envs.placement.graph import Floats, Integers
+from ...envs.placement.problem import MemoryMode
 from ...envs.placement.simulator import Order
 
 
@@ -16,14 +17,11 @@ def single_device(problem: PlacementProblem, *, rng: np.random.Generator, execut
     An operation whose pins forbid the chosen device goes to the first one that it may use.
     """
     rows = np.stack([nearest_allowed(problem, np.full(problem.n, device)) for device in range(problem.d)])
-    order = problem.graph.topological_order
-    rule = "penalty" if problem.memory == "error" else problem.memory
-    times = makespans(problem, rows, order=execution, priority=order if execution == "priority" else None, memory=rule)
-    best = int(times.argmin())
-    return Placement(rows[best], order, calls=problem.d, notes={"device": best})
+    best = int(_times(problem, rows, execution).argmin())
+    return Placement(rows[best], problem.graph.topological_order, calls=problem.d, notes={"device": best})
 
 
-def round_robin(problem: PlacementProblem, *, rng: np.random.Generator, execution: str) -> Placement:
+def round_robin(problem: PlacementProblem, *, rng: np.random.Generator, execution: Order) -> Placement:
     """Operation i of the topological order on device i mod D."""
     order = problem.graph.topological_order
     wanted = np.empty(problem.n, dtype=np.int32)
@@ -32,7 +30,7 @@ def round_robin(problem: PlacementProblem, *, rng: np.random.Generator, executio
 
 
 def random_placement(
-    problem: PlacementProblem, *, rng: np.random.Generator, execution: str, runs: int = 1
+    problem: PlacementProblem, *, rng: np.random.Generator, execution: Order, runs: int = 1
 ) -> Placement:
     """Each operation on a device drawn evenly from those that it may use.
 
@@ -46,8 +44,15 @@ def random_placement(
     order = problem.graph.topological_order
     if runs == 1:
         return Placement(rows[0], order)
-    times = makespans(problem, rows, memory="penalty" if problem.memory == "error" else problem.memory)
+    times = _times(problem, rows, execution)
     return Placement(rows[int(times.argmin())], order, calls=runs, notes={"mean": float(times.mean())})
+
+
+def _times(problem: PlacementProblem, rows: Integers, execution: Order) -> Floats:
+    """[B] makespans of assignments [B, N] in the topological order; overflow is penalised, not raised."""
+    priority = problem.graph.topological_order if execution == "priority" else None
+    memory: MemoryMode = "penalty" if problem.memory == "error" else problem.memory
+    return makespans(problem, rows, order=execution, priority=priority, memory=memory)
 
 
 def nearest_allowed(problem: PlacementProblem, wanted: Integers) -> Integers:

@@ -9,12 +9,13 @@ from .estimator import RateEstimator
 from .failures import NodeEvent, draw_failures
 from .features import global_feature_names, job_feature_names
 from .forks import ForkLedger, split_steps
+from .gang_speed import gang_rate
 from .generators import make_workload
 from .job import Job
 from .replaying import replay
 from .result import ClusterResult, JobTable, RoundLog
 from .rules import SimulationRules
-from .scheduler import Allocation, ClusterView, FractionalPolicy, Scheduler, gang_rate
+from .scheduler import Allocation, ClusterView, FractionalPolicy, Scheduler
 from .sequential import SequentialAllocation
 from .simulation import Simulation
 from .simulator import simulate

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..arguments import check_whole
 from ..errors import AllocationError
+from .allocation_checks import forks_jobs, mixes_types
 from .cluster import Cluster
 from .scheduler import Allocation, ClusterView, Integers
 
@@ -127,29 +128,45 @@ class ActionLayout:
         count = matrix[row, slot]
         return Allocation(view.job[row[begin]], np.arange(len(begin)) - first, ptr, node, gpu_type, count)
 
+    def check(self, view: ClusterView, allocation: Allocation) -> None:
+        """Refuse an allocation that actions are not made for.
+
+        Raises:
+            AllocationError: it is to a job outside the view, or gives a job several gangs without ``forking``, or a
+                gang several types without ``mixing``.
+        """
+        if not np.isin(allocation.job, view.job).all():
+            raise AllocationError("the allocation gives GPUs to a job outside the window; decide on the view.")
+        if not self.forking and forks_jobs(allocation):
+            raise AllocationError(
+                "a job has several gangs; that needs an environment with forking=True, or a scheduler that never forks."
+            )
+        if not self.mixing and mixes_types(allocation):
+            raise AllocationError(
+                "a gang stands on several GPU types; that needs an environment with mixing=True, or a scheduler that "
+                "keeps gangs on one type."
+            )
+
     def encode(self, view: ClusterView, allocation: Allocation) -> Integers:
         """The action of an allocation to jobs of the view.
 
         Raises:
-            AllocationError: it is to a job outside the view, or has what actions cannot tell: refused jobs,
-                shares of steps, or copies of a job on several nodes each or on the same node.
+            AllocationError: ``check`` refuses it, or it has what actions cannot tell: refused jobs, shares of steps,
+                or copies of a job on several nodes each or on the same node.
         """
         if len(allocation.refused) or not (allocation.share is None or np.isnan(allocation.share).all()):
             raise AllocationError(
                 "an action cannot tell refused jobs or shares of steps; give the allocation itself to step()."
             )
+        self.check(view, allocation)
         matrix = np.zeros((self.window, len(self.room)), np.int64)
         position = np.searchsorted(view.job, allocation.job)
-        if len(allocation) and (
-            not len(view) or (view.job[np.minimum(position, len(view) - 1)] != allocation.job).any()
-        ):
-            raise AllocationError("the allocation gives GPUs to a job outside the window; decide on the view.")
         row = np.repeat(position, np.diff(allocation.ptr))
         slot = self._slot_of[allocation.node, allocation.gpu_type]
         if (slot < 0).any():
             raise AllocationError("the allocation uses GPUs that the cluster does not have.")
         np.add.at(matrix, (row, slot), allocation.count)
-        if len(allocation) > len(np.unique(allocation.job)):
+        if forks_jobs(allocation):
             self._check_copies(allocation)
         return matrix.reshape(-1)
 
@@ -162,10 +179,8 @@ class ActionLayout:
         job, node = allocation.job[spots[0]], spots[1]
         chosen = forked[spots[0]]
         alone = len(np.unique(np.stack((job, node))[:, chosen], axis=1)[0]) == chosen.sum() == forked.sum()
-        if not self.forking or not alone:
-            raise AllocationError(
-                "a job has several gangs; that needs an environment with forking=True, and a node for each copy alone."
-            )
+        if not alone:
+            raise AllocationError("a job has several gangs; an action needs a node for each copy alone.")
 
 
 @njit(cache=True, nogil=True)

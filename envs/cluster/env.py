@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..arguments import check_made, read_reward
 from ..errors import AllocationError, ClusterError, describe
 from .actions import ActionLayout
+from .allocation_checks import check_entries
 from .cluster import Cluster
 from .episode_rules import EpisodeRules, IllegalAction, RewardMode
 from .failures import NodeEvent
@@ -206,8 +207,19 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
         return self._mask.copy()
 
     def encode(self, allocation: Allocation) -> NDArray[np.int64]:
-        """The action of an allocation to jobs of ``view``; see ``ActionLayout.encode``."""
+        """The action of an allocation to jobs of ``view``; see ``check`` and ``ActionLayout.encode``."""
+        self.check(allocation)
         return self.actions.encode(self._open_view(), allocation)
+
+    def check(self, allocation: Allocation) -> None:
+        """Refuse an allocation that this environment does not carry out.
+
+        Raises:
+            AllocationError: a row is no job of ``view``, a node or a type none of the cluster's, a gang stands on
+                several types without ``mixing``, or a job has several gangs without ``forking``.
+        """
+        check_entries(allocation, self.cluster, self.simulation.workload.jobs)
+        self.actions.check(self._open_view(), allocation)
 
     def decode(self, action: ArrayLike) -> Allocation:
         """The allocation of an action; rows that break a rule are left out."""
@@ -240,11 +252,20 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
         return self.observe(), self._info()
 
     def step(self, action: ArrayLike | Allocation) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Give the GPUs out, and let time pass until the next decision."""
+        """Give the GPUs out, and let time pass until the next decision.
+
+        Raises:
+            AllocationError: an ``Allocation`` breaks a rule (``check``, ``Simulation.apply``), or an action does under
+                ``illegal_action=raise``; nothing has changed.
+        """
         run = self.simulation
         if self.view is None:
             return self.observe(), 0.0, True, False, self._info(illegal=False)
-        allocation, wrong = (action, -1) if isinstance(action, Allocation) else self.actions.decode(self.view, action)
+        if isinstance(action, Allocation):
+            self.check(action)
+            allocation, wrong = action, -1
+        else:
+            allocation, wrong = self.actions.decode(self.view, action)
         if wrong >= 0 and self.rules.illegal_action == "raise":
             raise self._refuse(wrong)
         if wrong >= 0 and self.rules.illegal_action == "terminate":

@@ -29,6 +29,7 @@ import numpy as np
 
 from ..errors import ThroughputError
 from .cluster import Cluster
+from .gang_speed import gang_rates
 from .scheduler import Allocation, Flags, Floats, Integers, MixedRate
 from .throughput import ThroughputTable
 from .workload import Workload
@@ -115,7 +116,9 @@ class RateEstimator:
 
     def gang_rates(self, gangs: Allocation) -> Floats:
         """[A] steps/s that are believed of each gang."""
-        return self._of_gangs(gangs, _entries(gangs)) if len(gangs) else np.zeros(0)
+        where = gangs.ptr, gangs.node, gangs.gpu_type, gangs.count
+        rates, spread = self._believed
+        return gang_rates(rates, spread, self._row[gangs.job], *where, self.mixed_rate == "min")
 
     def observe(self, gangs: Allocation, measured: Floats) -> None:
         """Take in what gangs did.
@@ -171,15 +174,6 @@ class RateEstimator:
         together, apart = np.where(known, believed, self._prior * factor)
         together = np.where(known[1] & ~known[0], np.maximum(together, apart), together)
         return np.array([together, np.where(self._single, together, np.minimum(apart, together))])
-
-    def _of_gangs(self, gangs: Allocation, entries: _Entries) -> Floats:
-        own = self._believed[entries.apart, self._row[entries.job], gangs.gpu_type]
-        begin = gangs.ptr[:-1]
-        least = np.minimum.reduceat(own, begin)
-        if self.mixed_rate == "min" or not entries.mixed.any():
-            return least
-        summed = np.add.reduceat(own * gangs.count, begin) / self._workers[gangs.job]
-        return np.where(entries.mixed[begin], summed, least)
 
 
 def _agreement(number: Integers, total: Floats, squares: Floats) -> float:

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from ..arguments import is_number
 from ..errors import ClusterError
 from .cluster import Cluster
 
@@ -56,7 +57,15 @@ def draw_failures(
     Args:
         until_s: no failure begins after it.
         mean_between_s: mean seconds from a node's start or return to its next failure; each node has its own.
+
+    Raises:
+        ClusterError: a number is out of range; failures without a mean time between them would have no end.
     """
+    if not (is_number(mean_between_s) and 0 < mean_between_s < np.inf):
+        raise ClusterError(f"mean_between_s of failures is {mean_between_s!r}; expected seconds above 0.")
+    for name, value in (("repair_s", repair_s), ("until_s", until_s)):
+        if not (is_number(value) and 0 <= value < np.inf):
+            raise ClusterError(f"{name} of failures is {value!r}; expected seconds from 0 up.")
     events: list[NodeEvent] = []
     for node in cluster.nodes:
         now = float(rng.exponential(mean_between_s))

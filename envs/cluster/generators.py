@@ -149,10 +149,7 @@ def draw_fitting_kind(table: ThroughputTable, workers: int, families: tuple[str,
     Raises:
         TraceError: no family was.
     """
-    fitting: dict[str, list[str]] = {}
-    for (kind, count), row in table.rows.items():
-        if count == workers and (table.rates[row] > 0).all():
-            fitting.setdefault(split_kind(kind)[0], []).append(kind)
+    fitting = table.families(workers)
     names = [family for family in families if family in fitting] or list(fitting)
     if not names:
         raise TraceError(f"the throughput table has no model with {workers} workers and a rate on every GPU type.")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .gang_speed import gang_rates
 from .scheduler import ClusterView, Floats, Integers
 
 
@@ -48,16 +49,13 @@ def what_is_held(view: ClusterView) -> Held:
     new_node[1:] = (np.diff(held.node) != 0) | (np.diff(gang) != 0)
     on_nodes = np.add.reduceat(new_node, begin)
     who = position[gang]
-    own = np.where(on_nodes[gang] > 1, view.spread_rates[who, held.gpu_type], view.rates[who, held.gpu_type])
-    if view.mixed_rate == "min":
-        gang_rate = np.minimum.reduceat(own, begin)
-    else:
-        gang_rate = np.add.reduceat(own * held.count, begin) / view.workers[position]
+    where = held.ptr, held.node, held.gpu_type, held.count
+    of_gang = gang_rates(view.rates, view.spread_rates, position, *where, view.mixed_rate == "min")
     entry = mine[gang]
     np.add.at(counts, (who[entry], held.gpu_type[entry]), held.count[entry])
     np.add.at(gangs, position[mine], 1)
     np.maximum.at(nodes, position[mine], on_nodes[mine])
-    np.add.at(rate, position[mine], gang_rate[mine])
+    np.add.at(rate, position[mine], of_gang[mine])
     gone = entry & (held.count > view.free[held.node, held.gpu_type])
     available[who[gone]] = False
     return Held(owner, counts, gangs, nodes, rate, available)

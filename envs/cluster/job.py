@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from ..errors import TraceError
 
+MOST_WORKERS = 1_000_000
+"""GPUs of a job; more are taken for a mistake."""
 _BATCH = re.compile(r"^(?P<model>.+?) \(batch size (?P<batch>\d+)\)$")
 
 
@@ -41,8 +43,10 @@ class Job:
         for name, value, least in (("arrival", self.arrival, 0.0), ("weight", self.weight, 0.0)):
             if not (math.isfinite(value) and value >= least):
                 raise TraceError(f"job {self.id!r}: {name} is {value}; expected a number from {least:g} up.")
-        if self.workers != int(self.workers) or self.workers < 1:
-            raise TraceError(f"job {self.id!r}: workers is {self.workers}; expected a whole number from 1 up.")
+        if not (1 <= self.workers <= MOST_WORKERS and self.workers == int(self.workers)):
+            raise TraceError(
+                f"job {self.id!r}: workers is {self.workers}; expected a whole number from 1 to {MOST_WORKERS:,}."
+            )
         if self.batch_size is not None and self.batch_size < 1:
             raise TraceError(f"job {self.id!r}: batch_size is {self.batch_size}; expected a whole number from 1 up.")
         if self.slo is not None and not (math.isfinite(self.slo) and self.slo > 0):

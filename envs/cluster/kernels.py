@@ -13,8 +13,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-PROPORTIONAL, MIN = 0, 1
-OK, INACTIVE, TWICE, OVER_CAPACITY, WRONG_SIZE, NO_RATE, UNSORTED = 0, 1, 2, 3, 4, 5, 6
+from .gang_speed import gang_rate
+
+OK, INACTIVE, OVER_CAPACITY, WRONG_SIZE, NO_RATE, UNSORTED = 0, 1, 2, 3, 4, 5
 
 
 class Jobs(NamedTuple):
@@ -68,31 +69,11 @@ class Use(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def rate_of(
-    jobs: Jobs, job: int, first: int, last: int, node: NDArray, gpu_type: NDArray, count: NDArray, mixed: int
-) -> float:
-    """Steps/s of a gang on the entries first:last; 0 if one of its types does not fit the job."""
-    together = True
-    for e in range(first + 1, last):
-        together = together and node[e] == node[first]
-    total, slowest = 0.0, np.inf
-    for e in range(first, last):
-        own = jobs.rates[job, gpu_type[e]] if together else jobs.spread[job, gpu_type[e]]
-        if own <= 0.0:
-            return 0.0
-        total += count[e] * own
-        slowest = min(slowest, own)
-    alike = True
-    for e in range(first + 1, last):
-        alike = alike and gpu_type[e] == gpu_type[first]
-    if mixed == MIN or alike:
-        return slowest
-    return total / jobs.workers[job]
+def check_gangs(jobs: Jobs, gangs: Gangs, free: NDArray[np.int64], slowest: bool) -> tuple[int, int]:
+    """Take the gangs' GPUs from ``free`` and set their rates; (fault, gang) of the first fault, or (OK, -1).
 
-
-@njit(cache=True, nogil=True)
-def check_gangs(jobs: Jobs, gangs: Gangs, free: NDArray[np.int64], mixed: int) -> tuple[int, int]:
-    """Take the gangs' GPUs from ``free`` and set their rates; (fault, gang) of the first fault, or (OK, -1)."""
+    Jobs, nodes and types must exist (``check_entries``).
+    """
     for a in range(gangs.job.shape[0]):
         job, total = gangs.job[a], 0
         if not jobs.active[job]:
@@ -107,8 +88,9 @@ def check_gangs(jobs: Jobs, gangs: Gangs, free: NDArray[np.int64], mixed: int) -
                 return OVER_CAPACITY, a
         if total != jobs.workers[job]:
             return WRONG_SIZE, a
-        gangs.rate[a] = rate_of(
-            jobs, job, gangs.ptr[a], gangs.ptr[a + 1], gangs.node, gangs.gpu_type, gangs.gpus, mixed
+        own = slice(gangs.ptr[a], gangs.ptr[a + 1])
+        gangs.rate[a] = gang_rate(
+            jobs.rates[job], jobs.spread[job], gangs.node[own], gangs.gpu_type[own], gangs.gpus[own], slowest
         )
         if gangs.rate[a] <= 0.0:
             return NO_RATE, a
@@ -150,14 +132,14 @@ def settle(jobs: Jobs, gangs: Gangs, gang: int, now: float) -> None:
 
 @njit(cache=True, nogil=True)
 def start_gangs(
-    jobs: Jobs, old: Gangs, new: Gangs, free: NDArray[np.int64], now: float, restart_s: float, mixed: int
+    jobs: Jobs, old: Gangs, new: Gangs, free: NDArray[np.int64], now: float, restart_s: float, slowest: bool
 ) -> tuple[int, int]:
     """Start the new gangs at ``now``: those that stand where they stood go on, the others restart.
 
     Old gangs that are still alive and not among the new ones are preempted; ``free`` is lowered by
     what the new ones take. Returns (fault, gang) with nothing changed, or (OK, -1).
     """
-    fault, gang = check_gangs(jobs, new, free, mixed)
+    fault, gang = check_gangs(jobs, new, free, slowest)
     if fault != OK:
         return fault, gang
     for a in range(new.job.shape[0]):

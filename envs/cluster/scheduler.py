@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import AllocationError
@@ -19,6 +20,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 MixedRate = Literal["proportional", "min"]
+WHOLE = np.dtype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +37,9 @@ class Allocation:
         refused: rows of jobs that shall never run (admission control); they are reported and left out.
 
     The entries of a gang ascend by node, then type, so that equal placements are equal arrays.
+
+    Raises:
+        AllocationError: an array holds something else than whole numbers, or its length does not fit the others'.
     """
 
     job: Integers
@@ -46,6 +51,26 @@ class Allocation:
     share: Floats | None = None
     why: Mapping[str, Floats] = field(default_factory=dict)
     refused: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("job", "copy", "ptr", "node", "gpu_type", "count"):
+            values = getattr(self, name)
+            if not isinstance(values, np.ndarray) or values.dtype != WHOLE or values.ndim != 1:
+                object.__setattr__(self, name, _whole_numbers(name, values))
+        if self.share is not None:
+            object.__setattr__(self, "share", np.asarray(self.share, dtype=np.float64))
+        gangs, entries = len(self.job), len(self.node)
+        sizes = {"copy": gangs, "ptr": gangs + 1, "gpu_type": entries, "count": entries}
+        for name, size in sizes.items():
+            _check_length(name, getattr(self, name), size)
+        for name, values in (("share", self.share), *self.why.items()):
+            if values is not None:
+                _check_length(name, values, gangs)
+        if not _ascends(self.ptr, entries):
+            raise AllocationError(
+                f"an allocation's ptr is {self.ptr.tolist()}; expected numbers that ascend from 0 to its {entries} "
+                "entries."
+            )
 
     def __len__(self) -> int:
         return len(self.job)
@@ -170,6 +195,12 @@ class ClusterView:
         return np.where(self.workers[:, None] > largest[None, :], self.spread_rates, self.rates)
 
     @property
+    def runnable(self) -> Flags:
+        """[N, R] whether a whole gang runs on one type as it is free: in one node if one can hold it, else spread."""
+        largest = self.free.max(axis=0)
+        return np.where(self.workers[:, None] > largest[None, :], self.spread_rates, self.rates) > 0
+
+    @property
     def held_type(self) -> Integers:
         """[N] type on which the job's gang runs, -1 if it does not run or runs on several."""
         types = np.full(len(self), -1, dtype=np.int64)
@@ -180,6 +211,11 @@ class ClusterView:
             changes = np.concatenate(([0], np.cumsum(np.diff(self.held.gpu_type) != 0)))
             types[running] = np.where(changes[first] == changes[last - 1], self.held.gpu_type[first], -1)
         return types
+
+    def goes_on_from(self, before: ClusterView) -> bool:
+        """Whether it asks for nothing new: the same jobs and free GPUs as in a view before, both at a round's start."""
+        at_start = not (self.mid_round or before.mid_round)
+        return at_start and np.array_equal(self.job, before.job) and np.array_equal(self.free, before.free)
 
 
 @runtime_checkable
@@ -237,26 +273,31 @@ class FractionalPolicy(Protocol):
         """[N, R] part of the time, 0 to 1, that each job of the view shall have on each type."""
 
 
-def gang_rate(
-    counts: ArrayLike, rates: ArrayLike, spread_rates: ArrayLike, nodes: int, mixed_rate: MixedRate = "proportional"
-) -> float:
-    """Steps/s of one gang.
+@njit(cache=True, nogil=True)
+def _ascends(ptr: Integers, last: int) -> bool:
+    """Whether pointers ascend from 0 to ``last``."""
+    before = 0
+    for here in ptr:
+        if here < before:
+            return False
+        before = here
+    return ptr[0] == 0 and before == last
 
-    Args:
-        counts: [R] GPUs of each type.
-        rates, spread_rates: [R] steps/s of the job with all workers on a type, in one node and spread.
-        nodes: on how many nodes the gang stands; rates count as spread from two on.
-        mixed_rate: ``proportional`` - batch shares by speed: the workers' own rates add up;
-            ``min`` - equal shares: the slowest type decides.
-    """
-    share = np.asarray(counts, dtype=np.float64)
-    own = np.asarray(rates if nodes == 1 else spread_rates, dtype=np.float64)
-    used = share > 0
-    if not (own[used] > 0).all():
-        return 0.0
-    if mixed_rate == "min" or used.sum() == 1:
-        return float(own[used].min())
-    return float((share * own).sum() / share.sum())
+
+def _check_length(name: str, values: Integers | Floats, size: int) -> None:
+    if len(values) != size:
+        raise AllocationError(f"an allocation's {name} has length {len(values)}; expected {size}.")
+
+
+def _whole_numbers(name: str, values: ArrayLike) -> Integers:
+    """Values as a one-dimensional array of whole numbers; an empty list will do, whatever its type."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise AllocationError(
+            f"an allocation's {name} has shape {array.shape} and type {array.dtype}; expected whole numbers in one "
+            "dimension."
+        )
+    return array.astype(WHOLE, copy=False)
 
 
 def _ints(values: Sequence[int]) -> Integers:

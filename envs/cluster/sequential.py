@@ -109,9 +109,9 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
             AllocationError: a job has several gangs, or a gang several types, in an environment without; or a job
                 is outside the window.
         """
-        self._refuse_untellable(allocation)
         if self._round is None:
             return [self._close]
+        self._base.check(allocation)
         choices, actions = self._round.copy(), []
         for position, wishes in _wishes(choices, allocation):
             if not choices.open:
@@ -122,19 +122,6 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
                 actions.append(position * number + legal[0])
                 choices.choose(position, legal[0])
         return actions if not choices.open else [*actions, self._close]
-
-    def _refuse_untellable(self, allocation: Allocation) -> None:
-        """What no decisions come near to, because the environment has no choices for it."""
-        actions = self._base.actions
-        if not actions.forking and len(np.unique(allocation.job)) < len(allocation):
-            raise AllocationError(
-                "a job has several gangs; that needs an environment with forking=True, or a scheduler that never forks."
-            )
-        if not actions.mixing and (allocation.gpus(actions.cluster).any(axis=1).sum(axis=1) > 1).any():
-            raise AllocationError(
-                "a gang stands on several GPU types; that needs an environment with mixing=True, or a scheduler that "
-                "keeps gangs on one type."
-            )
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """As of the environment, before the first decision."""
@@ -208,8 +195,7 @@ class SequentialAllocation(gym.Wrapper, RecordConstructorArgs):
         if self._decided is None:
             return None
         before, action = self._decided
-        alike = not (view.mid_round or before.mid_round) and np.array_equal(view.job, before.job)
-        return action if alike and action.any() and np.array_equal(view.free, before.free) else None
+        return action if action.any() and view.goes_on_from(before) else None
 
     def _extend_observation(self) -> None:
         """What does not change within a round, with room for what does."""
@@ -239,8 +225,6 @@ def _wishes(choices: RoundChoices, allocation: Allocation) -> list[tuple[int, li
     wishes: list[tuple[int, int, list[int]]] = []
     for job in dict.fromkeys(allocation.job.tolist()):
         position = int(np.searchsorted(view.job, job))
-        if position >= len(view) or view.job[position] != job:
-            raise AllocationError("the allocation gives GPUs to a job outside the window; decide on the view.")
         gangs, old = places[allocation.job == job], before[held.owner == position]
         same = [any(np.array_equal(gang, other) for other in old) for gang in gangs]
         stays = len(old) > 0 and sum(same) == len(old)

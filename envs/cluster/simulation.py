@@ -8,6 +8,7 @@ import numpy as np
 
 from ..errors import AllocationError
 from . import kernels
+from .allocation_checks import check_entries
 from .cluster import Cluster
 from .estimator import RateEstimator
 from .failures import NodeEvent, check_events
@@ -64,8 +65,7 @@ class Simulation:
         self.explain = explain
         self._events = check_events(failures, cluster)
         self._usable = np.ones(len(cluster.nodes), dtype=bool)
-        self._lost = np.zeros(len(cluster.nodes), dtype=bool)
-        self._mixed = kernels.MIN if self.rules.mixed_rate == "min" else kernels.PROPORTIONAL
+        self._slowest = self.rules.mixed_rate == "min"
         self._capacity = cluster.capacity.copy()
         self._gangs, self._held = empty_gangs(), Allocation.empty()
         self._number = 0.0
@@ -99,8 +99,7 @@ class Simulation:
             self._number = 0.0
             self._pass_events(self.time)
             state.arrive(self.time)
-        free = np.where(self._usable[:, None], self._capacity, 0)
-        return self._view(free, mid_round=False)
+        return self._view(self._all_free(), mid_round=False)
 
     def apply(self, allocation: Allocation) -> None:
         """Carry a decision out, and let time pass until the next one.
@@ -111,16 +110,17 @@ class Simulation:
         """
         rules, state, now, jobs = self.rules, self.state, self.time, self.state.jobs
         mid_round = self._refill is not None
-        free = self._refill if self._refill is not None else np.where(self._usable[:, None], self._capacity, 0)
+        free = self._refill if self._refill is not None else self._all_free()
+        check_entries(allocation, self.cluster, self.workload.jobs)
         added = new_gangs(allocation)
         mark_forks(added)
         self._check_rows(allocation, mid_round)
         old = empty_gangs() if mid_round else self._gangs
         if added.forked.any():
-            self._check(kernels.check_gangs(jobs, added, free.copy(), self._mixed), allocation)
+            self._check(kernels.check_gangs(jobs, added, free.copy(), self._slowest), allocation)
             check_shares(added, allocation, state.left)
             fork_running(jobs, old, added, now)
-        outcome = kernels.start_gangs(jobs, old, added, free.copy(), now, rules.restart_s, self._mixed)
+        outcome = kernels.start_gangs(jobs, old, added, free.copy(), now, rules.restart_s, self._slowest)
         self._check(outcome, allocation)
         believed = added.rate if self.estimator is None else self.estimator.gang_rates(allocation)
         begin_forks(jobs, added, allocation, believed, self.round_end, rules.consolidation_s)
@@ -211,7 +211,7 @@ class Simulation:
         waiting = state.jobs.gang[state.active] < 0
         if not waiting.any():
             return False
-        free = np.where((self._usable & ~self._lost)[:, None], self._capacity, 0)
+        free = self._all_free()
         touched = np.zeros(len(free), dtype=bool)
         for gang in range(len(gangs.job)):
             entries = slice(gangs.ptr[gang], gangs.ptr[gang + 1])
@@ -223,13 +223,16 @@ class Simulation:
         self._refill = np.maximum(free, 0)
         return bool(self._refill.any())
 
+    def _all_free(self) -> Integers:
+        """[H, R] the GPUs of all usable nodes."""
+        return np.where(self._usable[:, None], self._capacity, 0)
+
     def _pass_events(self, now: float) -> Integers:
         """Apply the node events up to ``now``; numbers of the gangs that were lost."""
         lost: list[int] = []
         while self._events and self._events[0][0] <= now:
             moment, node, action = self._events.pop(0)
             self._usable[node] = action == "restore"
-            self._lost[node] = action == "fail"
             if action == "fail":
                 before = self._gangs.alive.copy()
                 kernels.lose_node(self.state.jobs, self._gangs, node, self.round_start, max(moment, self.time))

@@ -10,6 +10,7 @@ from typing import Literal, cast
 import numpy as np
 
 from ..errors import AllocationError, ClusterError
+from .allocation_checks import forks_jobs, mixes_types
 from .cluster import Cluster
 from .estimator import RateEstimator
 from .failures import NodeEvent
@@ -124,13 +125,11 @@ def _check_promises(scheduler: Scheduler, allocation: Allocation) -> None:
         raise AllocationError(
             f"{scheduler.name} returned {type(allocation).__name__}; schedule must return an Allocation."
         )
-    if not scheduler.forks and (allocation.job[1:] == allocation.job[:-1]).any():
+    if not scheduler.forks and forks_jobs(allocation):
         raise AllocationError(
             f"{scheduler.name} gives a job several gangs although its forks is False; set it to True."
         )
-    if not scheduler.mixes:
-        gang = np.repeat(np.arange(len(allocation)), np.diff(allocation.ptr))
-        if ((gang[1:] == gang[:-1]) & (allocation.gpu_type[1:] != allocation.gpu_type[:-1])).any():
-            raise AllocationError(
-                f"{scheduler.name} puts a gang on several types although its mixes is False; set it to True."
-            )
+    if not scheduler.mixes and mixes_types(allocation):
+        raise AllocationError(
+            f"{scheduler.name} puts a gang on several types although its mixes is False; set it to True."
+        )

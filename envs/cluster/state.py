@@ -46,8 +46,7 @@ class ClusterState:
         self.use = kernels.Use(np.zeros(nodes), np.zeros(nodes), np.zeros(nodes))
         self.left = workload.steps.copy()
         self.reasons: dict[int, str] = {}
-        reach = np.where(rates > 0, cluster.gpus_of_type[None, :], 0)
-        most = reach.sum(axis=1) if mixes else reach.max(axis=1, initial=0)
+        most = most_gpus(rates, spread, cluster, mixes)
         for row in np.flatnonzero(most < workload.workers).tolist():
             where = "cluster has" if mixes else "its largest fitting type has"
             total = cluster.gpus if workload.workers[row] > cluster.gpus else most[row]
@@ -108,6 +107,21 @@ class ClusterState:
     def as_allocation(gangs: kernels.Gangs) -> Allocation:
         """The gangs as an allocation, for views."""
         return Allocation(gangs.job, gangs.copy, gangs.ptr, gangs.node, gangs.gpu_type, gangs.gpus)
+
+
+def most_gpus(rates: Floats, spread: Floats, cluster: Cluster, mixes: bool) -> Integers:
+    """[J] GPUs of the largest gang that each job could have on the whole cluster.
+
+    Args:
+        rates, spread: [J, R] steps/s in one node and spread; where the latter is 0, a gang stays in one node.
+        mixes: whether it may stand on several types.
+    """
+    of_type, largest = cluster.gpus_of_type, cluster.capacity.max(axis=0)
+    most = np.where(spread > 0, of_type, np.where(rates > 0, largest, 0)).max(axis=1, initial=0)
+    if mixes:
+        in_one_node = ((rates > 0) @ cluster.capacity.T).max(axis=1, initial=0)
+        most = np.maximum(np.maximum(most, in_one_node), (spread > 0) @ of_type)
+    return most
 
 
 def new_gangs(allocation: Allocation) -> kernels.Gangs:

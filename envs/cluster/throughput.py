@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -25,6 +26,7 @@ SPREAD_SHARE = 0.8
 Floats = NDArray[np.float64]
 COLUMNS = ("model", "batch_size", "workers", "gpu_type", "steps_per_s", "spread_steps_per_s")
 _OPTIONAL = ("batch_size", "spread_steps_per_s")
+_REST = "cells beyond the header"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +41,8 @@ class ThroughputTable:
         source: where the numbers come from.
 
     Worker counts between two measured ones are interpolated linearly, those outside are taken in
-    proportion from the nearest measured one, and 0 stays 0 (our choice). Spread rates are never
+    proportion from the nearest measured one, and 0 stays 0 (our choice); for each type between the counts
+    that it was measured with. A type that a model was never measured on does not fit. Spread rates are never
     above those in one node; where not measured they are 0.8 of them.
     """
 
@@ -122,31 +125,39 @@ class ThroughputTable:
                 raise ThroughputError(f"{path}: is not JSON ({error}).") from error
         return cls.build(_csv_entries(text.splitlines(), str(path)), str(path))
 
-    def write(self, path: str | Path) -> None:
-        """Write the table as CSV that ``read`` reads back."""
-        with Path(path).open("w", newline="", encoding="utf-8") as file:
-            file.writelines(f"# {line}\n" for line in self.source.splitlines())
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            for (kind, workers), row in self.rows.items():
-                model, batch = split_kind(kind)
-                for column, gpu_type in enumerate(self.types):
-                    rate, apart = float(self.rates[row, column]), float(self.spread[row, column])
-                    if not np.isnan(rate):
-                        cells = [model, "" if batch is None else batch, workers, gpu_type, repr(rate)]
-                        writer.writerow([*cells, "" if np.isnan(apart) else repr(apart)])
-
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """Models with their batch sizes, in order of appearance."""
         return tuple(dict.fromkeys(kind for kind, _ in self.rows))
 
     @cached_property
-    def _measured(self) -> dict[str, list[int]]:
-        measured: dict[str, list[int]] = {kind: [] for kind in self.kinds}
-        for kind, workers in self.rows:
-            measured[kind].append(workers)
-        return {kind: sorted(workers) for kind, workers in measured.items()}
+    def _measured(self) -> dict[str, list[list[int]]]:
+        """Kind -> for each type the numbers of workers that it was measured with, ascending."""
+        measured: dict[str, list[list[int]]] = {kind: [[] for _ in self.types] for kind in self.kinds}
+        for (kind, workers), row in sorted(self.rows.items()):
+            for column in np.flatnonzero(~np.isnan(self.rates[row])):
+                measured[kind][column].append(workers)
+        return measured
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Numbers of workers that anything was measured with, ascending."""
+        return tuple(sorted({workers for _, workers in self.rows}))
+
+    @cached_property
+    def _families(self) -> dict[int, dict[str, list[str]]]:
+        """Answers of ``families`` so far."""
+        return {}
+
+    def families(self, workers: int) -> dict[str, list[str]]:
+        """Model -> its kinds that were measured with this many workers and run on every type; not to be changed."""
+        if workers not in self._families:
+            families: dict[str, list[str]] = {}
+            for (kind, measured), row in self.rows.items():
+                if measured == workers and (self.rates[row] > 0).all():
+                    families.setdefault(split_kind(kind)[0], []).append(kind)
+            self._families[workers] = families
+        return self._families[workers]
 
     @cached_property
     def _job_rates(self) -> dict[tuple[str, int], tuple[Floats, Floats]]:
@@ -182,17 +193,13 @@ class ThroughputTable:
         return together, apart
 
     def _interpolate(self, kind: str, workers: int, values: Floats) -> Floats:
-        known = self._measured[kind]
-        if workers in known:
-            return values[self.rows[kind, workers]]
-        if workers < known[0] or workers > known[-1]:
-            nearest = known[0] if workers < known[0] else known[-1]
-            return values[self.rows[kind, nearest]] * (workers / nearest)
-        above = next(count for count in known if count > workers)
-        below = known[known.index(above) - 1]
-        low, high = values[self.rows[kind, below]], values[self.rows[kind, above]]
-        share = (workers - below) / (above - below)
-        return np.where((low == 0) | (high == 0), 0.0, low + share * (high - low))
+        """[R] values for a number of workers; NaN on types without any."""
+        found = np.full(len(self.types), np.nan)
+        for column, known in enumerate(self._measured[kind]):
+            if known:
+                by_count = {count: float(values[self.rows[kind, count], column]) for count in known}
+                found[column] = _between(by_count, workers)
+        return found
 
     def rates_of(self, jobs: Sequence[Job], cluster: Cluster) -> tuple[Floats, Floats]:
         """[J, R] steps/s of jobs on the cluster's types: in one node, and spread over nodes.
@@ -250,6 +257,21 @@ class ThroughputTable:
         return float(rates[np.argmax(rates > 0)])
 
 
+def _between(by_count: Mapping[int, float], workers: int) -> float:
+    """The value at a number of workers from those at ascending ones."""
+    if workers in by_count:
+        return by_count[workers]
+    known = list(by_count)
+    above = bisect_left(known, workers)
+    if above in (0, len(known)):
+        nearest = known[0] if above == 0 else known[-1]
+        return by_count[nearest] * (workers / nearest)
+    less, more = known[above - 1], known[above]
+    low, high = by_count[less], by_count[more]
+    share = (workers - less) / (more - less)
+    return 0.0 if low == 0 or high == 0 else low + share * (high - low)
+
+
 def same_but_case(name: str, known: Iterable[str]) -> str | None:
     """The known name that differs from one in small and capital letters only; None if there is none."""
     return next((other for other in known if other.lower() == name.lower()), None)
@@ -263,12 +285,16 @@ def _bundled(name: str) -> ThroughputTable:
 
 def _csv_entries(lines: Sequence[str], where: str) -> list[tuple[str, int, str, float, float]]:
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
-    reader = csv.DictReader(line for _, line in numbered)
+    reader = csv.DictReader((line for _, line in numbered), restkey=_REST)
     missing = [name for name in COLUMNS if name not in (reader.fieldnames or ()) and name not in _OPTIONAL]
     if missing:
         raise ThroughputError(f"{where}: the column {missing[0]} is missing; expected {', '.join(COLUMNS)}.")
     entries = []
     for (number, _), row in zip(numbered[1:], reader, strict=False):
+        if _REST in row:
+            raise ThroughputError(
+                f"{where}, line {number}: it has more cells than the header; expected {', '.join(COLUMNS)}."
+            )
         try:
             batch, apart = row.get("batch_size"), row.get("spread_steps_per_s")
             kind = join_kind(row["model"].strip(), int(batch) if batch else None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,11 +17,6 @@ MOST_DEVICES = 4096
 """Links are kept for every pair, so that many more would not fit the memory (our choice)."""
 SLOWEST = 1e-30
 """FLOP/s below this, or above its inverse, would overflow times (our choice)."""
-
-
-def processors() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

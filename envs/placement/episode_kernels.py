@@ -177,7 +177,8 @@ def place(problem, scales, state, b, v, device):  # type: ignore[no-untyped-def]
         delay = problem.latency[here, device] + problem.edge_bytes[edge] * problem.seconds_per_byte[here, device]
         begin = max(begin, state.end[b, u] + delay)
     if scales.track_memory:
-        state.used[b, device] += memory_need(problem, state, b, v, device)
+        assignment, input_there, copy_there = state.assignment[b], state.input_there[b], state.copy_there[b]
+        state.used[b, device] += memory_need(problem, assignment, input_there, copy_there, v, device)
         for entry in range(problem.input_ptr[v], problem.input_ptr[v + 1]):
             state.input_there[b, problem.input_index[entry], device] = True
     _send_inputs(problem, state, b, v, device)

@@ -129,10 +129,6 @@ class EpisodeBatch:
         kernels.new_candidates(self.state, pointer, operations)
         return OperationLists(pointer, operations)
 
-    def candidate_mask(self) -> NDArray[np.int8]:
-        """int8 [B, N]: 1 for candidates. Of size N; large graphs are better served by the lists."""
-        return (self.state.slot >= 0).astype(np.int8)
-
     def device_features(self, operations: ArrayLike, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """float32 [B, D, F]: the devices as one candidate of each episode sees them (``DEVICE_FEATURES``).
 

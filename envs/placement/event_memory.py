@@ -1,11 +1,12 @@
 """Bytes that each device holds while the event loop runs: graph inputs, outputs, received copies; compiled.
 
 An output stays on its device until every reader there has run and every copy has left; a received copy stays until its
-last reader there has run; what the graph returns stays.
+last reader there has run; what the graph returns stays. Devices that overflow cost a penalty.
 """
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
 from .event_workspace import pair_shift
@@ -73,3 +74,29 @@ def let_inputs_go(v, here, in_ptr, in_edge, edges, assignment, outputs, holds, c
             copy_holds[transfer] -= 1
             if copy_holds[transfer] == 0:
                 live[here] -= edge_bytes[edge]
+
+
+@njit(cache=True, nogil=True)
+def memory_penalty(peak, capacity, serial_s):  # type: ignore[no-untyped-def]
+    """Seconds that peaks [D] above their capacities [D] cost: 0 where everything fits, else more than ``serial_s``.
+
+    Above ``serial_s``, which no placement that fits exceeds, by its part of the bytes that do not fit: of the largest
+    finite capacity, or of one byte where that is 0.
+    """
+    over, largest = 0.0, 0.0
+    for device in range(peak.shape[0]):
+        over += max(peak[device] - capacity[device], 0.0)
+        if capacity[device] < np.inf:
+            largest = max(largest, capacity[device])
+    if over == 0.0:
+        return 0.0
+    return serial_s * (1.0 + over / (largest if largest > 0.0 else 1.0))
+
+
+@njit(cache=True, nogil=True)
+def memory_penalties(peaks, capacity, serial_s):  # type: ignore[no-untyped-def]
+    """``memory_penalty`` of each row of peaks [B, D]: [B]."""
+    penalties = np.empty(peaks.shape[0])
+    for row in range(peaks.shape[0]):
+        penalties[row] = memory_penalty(peaks[row], capacity, serial_s)
+    return penalties

@@ -122,9 +122,17 @@ def longest_paths(problem: PlacementProblem) -> tuple[tuple[Floats, Integers], t
     Each as its length [N], the operation itself included, and the next operation [N] on it, -1 at its end.
     """
     graph, duration, transfer = problem.graph, problem.mean_s, problem.mean_transfer_s
-    order, edges = graph.topological_order, np.arange(graph.e, dtype=np.int32)
-    to_exit = _paths(order[::-1], graph.out_ptr, edges, graph.edge_target, transfer, duration)
-    return to_exit, _paths(order, graph.in_ptr, graph.in_edge, graph.edge_source, transfer, duration)
+    to_entry = _paths(graph.topological_order, graph.in_ptr, graph.in_edge, graph.edge_source, transfer, duration)
+    return paths_to_exit(problem, transfer), to_entry
+
+
+def paths_to_exit(problem: PlacementProblem, transfer: Floats) -> tuple[Floats, Integers]:
+    """Longest paths to an exit by mean computation and the seconds of edges [E] that are given.
+
+    Their lengths [N], the operation itself included, and the next operation [N] on each, -1 at its end.
+    """
+    graph, edges = problem.graph, np.arange(problem.graph.e, dtype=np.int32)
+    return _paths(graph.topological_order[::-1], graph.out_ptr, edges, graph.edge_target, transfer, problem.mean_s)
 
 
 def standardise(columns: Floats) -> NDArray[np.float32]:
@@ -206,21 +214,25 @@ def _longest_paths(order, pointer, edges, other_end, transfer, duration, length,
 
 
 @njit(cache=True, nogil=True)
-def memory_need(problem, state, b, v, device):  # type: ignore[no-untyped-def]
-    """Bytes that v adds on a device: its outputs, and what it reads that is not there yet."""
+def memory_need(problem, assignment, input_there, copy_there, v, device):  # type: ignore[no-untyped-def]
+    """Bytes that v adds on a device: its outputs, and what it reads that is not there yet.
+
+    ``assignment`` [N] tells where v's producers are, ``input_there`` [P, D] which graph inputs and ``copy_there``
+    [T, D] which received tensors are on which device already.
+    """
     need = problem.out_bytes[v]
     for entry in range(problem.input_ptr[v], problem.input_ptr[v + 1]):
         item = problem.input_index[entry]
-        if not state.input_there[b, item, device]:
+        if not input_there[item, device]:
             need += problem.input_bytes[item]
     last = -1
     for entry in range(problem.in_ptr[v], problem.in_ptr[v + 1]):
         edge = problem.in_edge[entry]
         tensor = problem.edge_tensor[edge]
-        elsewhere = state.assignment[b, problem.edge_source[edge]] != device
-        if elsewhere and tensor != last and not state.copy_there[b, tensor, device]:
+        elsewhere = assignment[problem.edge_source[edge]] != device
+        if elsewhere and tensor != last and not copy_there[tensor, device]:
             need += problem.edge_bytes[edge]
-        last = tensor
+        last = tensor  # parallel edges of one tensor stand one behind the other
     return need
 
 
@@ -280,7 +292,9 @@ def write_device_features(problem, scales, state, b, v, out):  # type: ignore[no
         out[device, EARLIEST_END] = (state.begin[b, device] + duration) / scales.time
         out[device, MEMORY] = 0.0
         if scales.track_memory and np.isfinite(problem.memory_bytes[device]):
-            booked = state.used[b, device] + memory_need(problem, state, b, v, device)
+            assignment, input_there, copy_there = state.assignment[b], state.input_there[b], state.copy_there[b]
+            need = memory_need(problem, assignment, input_there, copy_there, v, device)
+            booked = state.used[b, device] + need
             out[device, MEMORY] = booked / max(problem.memory_bytes[device], 1.0)
         out[device, SPEED] = 1.0 if duration <= scales.best_s[v] else scales.best_s[v] / duration
         out[device, BANDWIDTH] = out[device, BANDWIDTH] / carried if carried > 0 else 1.0

@@ -73,7 +73,7 @@ VARIANTS: dict[str, tuple[float, Contention]] = {
     "contended": (12 * GB, "ports"),
     "ideal": (np.inf, "none"),
 }
-"""Name -> most bytes/s of a link, contention."""
+"""Name -> most bytes/s of a link, contention. A machine has those that differ from it."""
 
 
 def preset(name: str) -> Topology:
@@ -83,13 +83,23 @@ def preset(name: str) -> Topology:
         UnknownNameError: no preset has this name.
     """
     base, dash, variant = str(name).partition("-")
-    if base not in PRESETS or (dash and variant not in VARIANTS):
-        raise UnknownNameError(
-            f"no topology is called {name!r}; choose one of {', '.join(PRESETS)}, alone or followed by "
-            f"{', '.join('-' + v for v in VARIANTS)}, or give a YAML file."
-        )
-    topology = PRESETS[base]()
-    if not variant:
-        return topology
+    if base in PRESETS and not dash:
+        return PRESETS[base]()
+    if base in PRESETS and variant in VARIANTS:
+        found = _variant(PRESETS[base](), variant)
+        if found is not None:
+            return found
+    raise UnknownNameError(
+        f"no topology is called {name!r}; choose one of {', '.join(PRESETS)}, alone or followed by -slow, -ideal or, "
+        f"where links are faster than {VARIANTS['contended'][0] / GB:g} GB/s, -contended, or give a YAML file."
+    )
+
+
+def _variant(topology: Topology, variant: str) -> Topology | None:
+    """A machine with slower links or without contention; None if it is as it is already."""
     limit, contention = VARIANTS[variant]
+    apart = topology.bandwidth[~np.eye(topology.d, dtype=bool)]
+    if contention == topology.contention and (apart <= limit).all():
+        return None
+    name = f"{topology.name}-{variant}"
     return replace(topology, name=name, bandwidth=np.minimum(topology.bandwidth, limit), contention=contention)

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import check_whole
+from ..errors import PlacementError
 from .graph import DataflowGraph
 from .problem import PlacementProblem
 from .topology import Contention, Topology
@@ -18,12 +20,20 @@ from .workloads import make_graph
 from .workloads.llama_cuts import even_cuts
 
 MOST_OPERATIONS = 500
+LEAST_OPERATIONS = 10
+"""A limit below this is refused: hardly a graph is so small, and drawing until one comes would take minutes or for ever
+(our choice)."""
 SPEEDS = (1.0, 1.0, 0.75, 0.5, 0.5, 0.25)
 """Unequal devices draw theirs from these."""
 
 
 def draw_problem(rng: np.random.Generator, most_operations: int = MOST_OPERATIONS) -> PlacementProblem:
-    """A graph of at most ``most_operations`` on two to eight devices; all choices and weights are ours."""
+    """A graph of at most ``most_operations`` on two to eight devices; all choices and weights are ours.
+
+    Raises:
+        PlacementError: ``most_operations`` is no whole number from ``LEAST_OPERATIONS`` up.
+    """
+    check_whole("most_operations", most_operations, PlacementError, LEAST_OPERATIONS)
     while True:
         graph = draw_graph(rng)
         if graph.n <= most_operations:

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import MemoryLimitError, PlacementError
+from ..processors import processors
 from . import event_loop, fifo_kernel
-from .device import processors
+from .event_memory import memory_penalties
 from .event_workspace import EventWorkspace, event_workspace
 from .graph import Floats, Integers
 from .problem import MemoryMode, PlacementProblem
@@ -231,17 +232,14 @@ def _memory_penalty(problem: PlacementProblem, peaks: Floats, memory: MemoryMode
     capacity = problem.topology.memory_bytes
     if memory == "off" or np.isinf(capacity).all():
         return np.zeros(len(peaks))
-    over = np.maximum(peaks - capacity, 0.0)
-    if not over.any():
-        return np.zeros(len(peaks))
-    if memory == "error":
-        row, device = np.argwhere(over > 0)[0]
+    over = peaks > capacity
+    if memory == "error" and over.any():
+        row, device = np.argwhere(over)[0]
         raise MemoryLimitError(
             f"{problem.graph.title}: the placement needs {peaks[row, device]:.4g} bytes on device {device}, which has "
             f"{capacity[device]:.4g}; place it with another method, use larger devices, or memory=off."
         )
-    share = over.sum(axis=1) / capacity[np.isfinite(capacity)].max()
-    return np.where(share > 0, problem.serial_s * (1.0 + share), 0.0)
+    return memory_penalties(peaks, capacity, problem.serial_s)
 
 
 def _collect_transfers(problem: PlacementProblem, placed: Integers, work: EventWorkspace) -> Transfers:

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import check_whole
 from ..content_hash import check_hash, content_hash
 from ..errors import SuiteError
 from ..frozen_suites import frozen_suite
 from .problem import PlacementProblem
-from .random_problems import MOST_OPERATIONS, draw_problem
+from .random_problems import LEAST_OPERATIONS, MOST_OPERATIONS, draw_problem
 
 ARRAYS = (
     *("flops", "bytes_moved", "out_bytes", "edge_source", "edge_target", "edge_bytes", "tensor"),
@@ -28,8 +29,11 @@ class PlacementSuite:
         name: for tables and results.
         seed: of the whole list; suites with different seeds share no problem.
         count: how many problems.
-        most_operations: of a graph.
+        most_operations: of a graph, ``LEAST_OPERATIONS`` or more.
         sha256: hash of their content as it was frozen; None for a list that nobody else uses.
+
+    Raises:
+        SuiteError: a number is no whole one, or too small; it is named.
     """
 
     name: str
@@ -39,9 +43,8 @@ class PlacementSuite:
     sha256: str | None = None
 
     def __post_init__(self) -> None:
-        for key, value, least in (("seed", self.seed, 0), ("count", self.count, 1)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise SuiteError(f"suite {self.name}: {key} is {value!r}; expected a whole number from {least} up.")
+        for key, least in (("seed", 0), ("count", 1), ("most_operations", LEAST_OPERATIONS)):
+            check_whole(f"suite {self.name}: {key}", getattr(self, key), SuiteError, least)
 
     def make(self) -> list[PlacementProblem]:
         """All of them, drawn anew."""

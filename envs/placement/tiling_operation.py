@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from .kernel import Kernel, Reference, TensorType
-from .workloads.sharded_tensor import Argument, Boundaries, Region, boundaries, extent
+from .workloads.sharded_tensor import Boundaries, Region, boundaries, extent
 from .workloads.tensor_program import ShardedTensor, TensorProgram
 
 Results = Sequence[ShardedTensor]
@@ -112,9 +112,3 @@ def broadcast_cuts(operands: Sequence[Any]) -> list[Boundaries]:
         size = max(tensor.shape[dim] for tensor in present)
         cuts.append(max((tensor.cuts[dim] for tensor in present if tensor.shape[dim] == size), key=len))
     return cuts
-
-
-def broadcast_read(tensor: ShardedTensor, region: Region) -> Argument:
-    """What a tile of a broadcast result needs of an operand."""
-    own = region[len(region) - len(tensor.shape) :]
-    return tensor.read(tuple((0, 1) if size == 1 else span for size, span in zip(tensor.shape, own, strict=True)))

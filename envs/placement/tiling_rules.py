@@ -11,8 +11,9 @@ from typing import Any
 
 from .interpreter import operator_of
 from .kernel import Kernel, Reference, TensorType
-from .tiling_operation import Operation, Results, Rule, broadcast_cuts, broadcast_read
+from .tiling_operation import Operation, Results, Rule, broadcast_cuts
 from .tiling_rows import by_row, layer_norm, reduction, soft_maximum
+from .workloads.broadcasting import read_broadcast
 from .workloads.sharded_tensor import Argument, Boundaries, Region
 from .workloads.tensor_program import ShardedTensor
 
@@ -64,7 +65,7 @@ def product_and_sum(operation: Operation) -> Results | None:
     def args(region: Region) -> list[Argument]:
         outer = region[:-2]
         return [
-            broadcast_read(bias, region),
+            read_broadcast(bias, region),
             a.read((*outer, region[-2], a.whole[-1])),
             b.read((*outer, b.whole[-2], region[-1])),
         ]
@@ -87,7 +88,7 @@ def attention(operation: Operation) -> Results | None:
             t.read((region[0], (0, t.shape[1]) if grouped else region[1], *t.whole[2:])) for t in (query, key, value)
         ]
         scores = (*region[:2], (0, query.shape[2]), (0, key.shape[2]))
-        seen = [] if len(operation.kernel.args) < 4 else [None if mask is None else broadcast_read(mask, scores)]
+        seen = [] if len(operation.kernel.args) < 4 else [None if mask is None else read_broadcast(mask, scores)]
         return [*pieces, *seen, *operation.kernel.args[4:]]
 
     return [operation.tilewise(args, cuts)]

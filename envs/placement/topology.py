@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from ..arguments import is_whole
 from ..descriptions import check_keys, read_yaml
 from ..errors import TopologyError
-from .device import MOST_DEVICES, Device, processors, read_devices, read_number, read_numbers
+from ..processors import processors
+from .device import MOST_DEVICES, Device, read_devices, read_number, read_numbers
 
 Contention = Literal["none", "pair", "ports"]
 
@@ -170,8 +171,10 @@ class Topology:
     def preset(cls, name: str) -> Topology:
         """A built-in machine: ``4xP100``, ``8xV100``, ``4xA100``, ``4xH100``, ``4xL4``, ``mixed``.
 
-        Each also as ``NAME-slow`` (3 GB/s links), ``NAME-contended`` (all traffic through the host:
-        12 GB/s at most, one port per device) and ``NAME-ideal`` (transfers never wait).
+        Each also as ``NAME-slow`` (links of 3 GB/s) and ``NAME-ideal`` (transfers never wait); ``8xV100``, ``4xA100``,
+        ``4xH100`` and ``4xL4`` also as ``NAME-contended``: links of 12 GB/s at most, as over PCIe 3.0, which the other
+        two have anyway. All but ``NAME-ideal`` have one port per device; what several devices share, such as a host
+        that all traffic goes through, is not modelled.
 
         Raises:
             UnknownNameError: no preset has this name.

@@ -37,7 +37,11 @@ Waiting = Callable[[JobSpec, float], None]
 def ask_apart(
     questions: Sequence[Question], patience_s: float = PATIENCE_S, waiting: Waiting | None = None
 ) -> list[Answer]:
-    """Answers to questions about jobs, in order."""
+    """Answers to questions about jobs, in order.
+
+    Raises:
+        OSError: no process can be started; nothing is left open.
+    """
     answers = list[Answer]()
     while len(answers) < len(questions):
         answers += _ask_some(questions[len(answers) :], patience_s, waiting)
@@ -46,14 +50,11 @@ def ask_apart(
 
 def _ask_some(questions: Sequence[Question], patience_s: float, waiting: Waiting | None) -> list[Answer]:
     """Answers up to the first that ends the process."""
-    theirs, mine = os.pipe(), os.pipe()
-    process = start_python(serve, [theirs[0], mine[1]])
-    os.close(theirs[0])
-    os.close(mine[1])
+    process, asking, answering = _start()
     found = list[Answer]()
-    lines = Lines(mine[0])
+    lines = Lines(answering)
     try:
-        with os.fdopen(theirs[1], "w") as told:  # open until all is answered: as long as it is, somebody listens
+        with os.fdopen(asking, "w") as told:  # open until all is answered: as long as it is, somebody listens
             told.write(json.dumps([[kind, asdict(spec), path] for kind, spec, path in questions]) + "\n")
             told.flush()
             begun = _next(lines, START_S, questions[0][1], waiting) is not None
@@ -66,10 +67,27 @@ def _ask_some(questions: Sequence[Question], patience_s: float, waiting: Waiting
                     break
                 found.append(json.loads(line))
     finally:
-        os.close(mine[0])
+        os.close(answering)
         process.kill()
         process.wait()
     return found
+
+
+def _start() -> tuple[subprocess.Popen[bytes], int, int]:
+    """A process that answers; this process's ends of the pipes to it and from it."""
+    ends = list[int]()
+    try:
+        for _ in range(2):
+            ends += os.pipe()
+        its_questions, asking, answering, its_answers = ends
+        process = start_python(serve, [its_questions, its_answers])
+    except OSError:
+        for end in ends:
+            os.close(end)
+        raise
+    os.close(its_questions)
+    os.close(its_answers)
+    return process, asking, answering
 
 
 def _next(lines: Lines, seconds: float, spec: JobSpec, waiting: Waiting | None) -> bytes | None:

@@ -54,13 +54,20 @@ class Backend(Protocol):
         """All (slot, answer) that are there; waits up to ``timeout`` seconds for the first.
 
         ``Lost`` comes once for a worker that is gone, after all that it said before.
+
+        Raises:
+            WorkerError: a worker cannot be started.
         """
 
     def end(self, slot: int) -> None:
         """End a worker that does not answer; ``Lost`` follows."""
 
     def restart(self, slot: int) -> None:
-        """Start a new worker in the place of one that is gone; ``Ready`` follows when its node is there."""
+        """Start a new worker in the place of one that is gone; ``Ready`` follows when its node is there.
+
+        Raises:
+            WorkerError: it cannot be started.
+        """
 
     def close(self) -> None:
         """End all workers and free everything; nothing is left running."""

@@ -12,6 +12,7 @@ import numpy as np
 from ...envs.cluster import Cluster
 from ...envs.cluster.scheduler import Integers
 from .backend import Backend, WorkerError
+from .meeting import GATHERING_S
 from .messages import Answer, Ended, Failed, Lost, Prepare, Progress, Ready, Saved, Started, Stop, Train
 from .shares import sample_shares
 from .training_job import TASKS, JobSpec
@@ -108,7 +109,9 @@ class Crew:
         cluster: nodes and types that its slots belong to.
         pace: emulated speed.
         clock: seconds since any moment.
-        quiet_s: silence after which a training worker counts as stalled.
+        quiet_s: silence after which a training worker counts as stalled. Before its gang's first step a worker may
+            have to read its data, and says nothing meanwhile: until then ``GATHERING_S`` counts, if that is longer;
+            but not where ``quiet_s`` is below ``QUIET_S``, which asks for haste.
     """
 
     def __init__(
@@ -237,7 +240,11 @@ class Crew:
                 self.backend.send(gang.slots[rank], Stop(gang.number))
 
     def news(self, until: float) -> list[News]:
-        """What happened; waits until the clock shows ``until`` for the first, and looks for stalled workers."""
+        """What happened; waits until the clock shows ``until`` for the first, and looks for stalled workers.
+
+        Raises:
+            WorkerError: a worker that is gone cannot be replaced.
+        """
         found: list[News] = []
         answers = self.backend.receive(max(0.0, min(until - self.clock(), self._next_look())))
         for slot, answer in answers:
@@ -252,7 +259,13 @@ class Crew:
 
     def _patience(self, gang: Gang) -> float:
         """When the clock shows this, a gang that was not heard of any more has stalled."""
-        return min(gang.heard + self.quiet_s, gang.stopping + PATIENCE_S + self._step_seconds(gang))
+        return min(gang.heard + self._silence(gang), gang.stopping + PATIENCE_S + self._step_seconds(gang))
+
+    def _silence(self, gang: Gang) -> float:
+        """Seconds that a gang may say nothing."""
+        if np.isnan(gang.started) and self.quiet_s >= QUIET_S:
+            return max(self.quiet_s, GATHERING_S)
+        return self.quiet_s
 
     def _step_seconds(self, gang: Gang) -> float:
         kinds = {self.backend.slots[slot].gpu_type for slot in gang.slots}
@@ -263,7 +276,8 @@ class Crew:
         for gang in list(self.gangs.values()):
             if gang.outcome is None and now >= self._patience(gang):
                 gang.heard, gang.stopping = now, float("inf")
-                gang.reason = gang.reason or f"it said nothing for {self.quiet_s:g} s, or did not stop, and was ended"
+                silence = self._silence(gang)
+                gang.reason = gang.reason or f"it said nothing for {silence:g} s, or did not stop, and was ended"
                 for rank in gang.open:
                     self.backend.end(gang.slots[rank])
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...envs.errors import CheckpointError, HadopplerError, MissingExtraError
 from .batches import batch_indices
-from .gang_sums import copy_back, largest
+from .gang_sums import copy_back, flatten, largest
 from .job_checks import checked_data, checked_loss, refuse_infinite
 from .state import State, pack, plain, unpack
 from .training_job import Data, JobSpec, TrainingJobError, make_training_job
@@ -170,24 +170,24 @@ class Learner:
     def merge_buffers(self, reduce: Reduce, part: float) -> None:
         """Make the buffers of all ranks one, before a state is taken: ranks have seen different samples.
 
-        Buffers of floating numbers (running means and variances of BatchNorm) become their mean, weighted by the
-        ranks' samples; integers and truth values their largest (our choice).
+        Buffers of floating and complex numbers (running means and variances of BatchNorm) become their mean, weighted
+        by the ranks' samples; integers and truth values their largest (our choice).
 
         Args:
             reduce: adds up over the ranks.
             part: this rank's part of the samples; all parts together are 1.
         """
-        import torch
-
-        buffers = list(self.model.buffers())
-        floating = [buffer for buffer in buffers if buffer.is_floating_point()]
-        counters = [buffer for buffer in buffers if not buffer.is_floating_point()]
-        if floating:
-            flat = torch.cat([buffer.reshape(-1).double() for buffer in floating]) * part
+        averaged: list[torch.Tensor] = []
+        counters: list[torch.Tensor] = []
+        for buffer in self.model.buffers():
+            if buffer.numel():
+                (averaged if buffer.is_floating_point() or buffer.is_complex() else counters).append(buffer)
+        if averaged:
+            flat = flatten(averaged).double() * part
             reduce(flat)
-            copy_back(flat, floating)
+            copy_back(flat, averaged)
         if counters:
-            copy_back(largest(torch.cat([buffer.reshape(-1).long() for buffer in counters]), reduce), counters)
+            copy_back(largest(flatten(counters).long(), reduce), counters)
 
     @property
     def _name(self) -> str:
@@ -217,7 +217,7 @@ class Learner:
         parts = [torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in parameters]
         seen = [float(p.grad is not None) for p in parameters]
         told = torch.tensor([*seen, loss], dtype=torch.float32, device=self.device)
-        flat = torch.cat([*(part.reshape(-1) for part in parts), told])
+        flat = flatten([*parts, told])
         reduce(flat)
         *counts, loss = flat[-len(told) :].tolist()
         copy_back(flat, parts)

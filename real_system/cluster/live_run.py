@@ -258,7 +258,8 @@ class LiveRun(RealRun):
         if any(other[0] == row for other in self.posts) or job.ledger is None:
             return
         begin = self.crew.clock()
-        self.tracker.consolidate(row)
+        if not self.average_copies(row):
+            return
         self.overheads.consolidations_s.append(self.crew.clock() - begin)
         if job.finished:
             self._finish(row)
@@ -284,7 +285,7 @@ class LiveRun(RealRun):
         if not post.forked:
             self.tracker.note(row, post.base + post.gang.steps - self.tracker.jobs[row].done)
         self.state.jobs.lost[row] += post.gang.steps if post.forked else self.tracker.fall_back(row)
-        if not self.count_failure(row, post.gang):
+        if not self.count_lost_gang(row, post.gang):
             if post.forked:
                 self._release(key)
             else:

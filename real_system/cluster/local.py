@@ -104,7 +104,12 @@ class LocalBackend:
     def restart(self, slot: int) -> None:
         """As of ``Backend``."""
         self._workers[slot].close()
-        self._workers[slot] = WorkerProcess(slot, self._answers)
+        try:
+            self._workers[slot] = WorkerProcess(slot, self._answers)
+        except OSError as error:
+            raise WorkerError(
+                f"the worker of node {self._names[slot]} cannot be started again: {error.strerror or error}."
+            ) from error
 
     def close(self) -> None:
         """As of ``Backend``; takes three seconds at most."""

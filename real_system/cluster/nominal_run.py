@@ -38,8 +38,9 @@ class Part:
 class NominalRun(RealRun):
     """Drives workers in nominal time; see ``RealRun`` for the arguments.
 
-    Gangs that a worker's death cuts short are made again from their last state. A run that was interrupted is begun
-    again: the simulator decides the same, and steps that are in a saved state already are not made twice.
+    Gangs that a worker's death cuts short are made again from their last state, and so are copies that cannot be
+    averaged; either only as often as a job may fail. A run that was interrupted is begun again: the simulator decides
+    the same, and steps that are in a saved state already are not made twice.
     """
 
     def steps_left(self, rows: Integers) -> Floats:
@@ -55,11 +56,17 @@ class NominalRun(RealRun):
         for row, left in zip(rows.tolist(), self.steps_left(rows).tolist(), strict=True):
             parts |= self._parts(row, left, given)
         self._first: dict[Key, int] = {}
+        self._copies: dict[int, dict[Key, Part]] = {}
         for row in dict.fromkeys(key[0] for key, part in parts.items() if part.forked):
-            shares = {key[1]: part.target for key, part in parts.items() if key[0] == row}
-            self._first |= {(row, copy): first for copy, first in self.tracker.fork(row, shares).items()}
+            self._copies[row] = {key: part for key, part in parts.items() if key[0] == row}
+            self._fork(row)
         self._make(parts)
         self.tell()
+
+    def _fork(self, row: int) -> None:
+        """Give the copies of a job their batches, from its state as it is."""
+        shares = {key[1]: part.target for key, part in self._copies[row].items()}
+        self._first |= {(row, copy): first for copy, first in self.tracker.fork(row, shares).items()}
 
     def _parts(self, row: int, left: float, given: Floats) -> dict[Key, Part]:
         """What the gangs of a job did in the time that has passed, as far as no saved state has it."""
@@ -117,7 +124,7 @@ class NominalRun(RealRun):
             self.state.jobs.lost[row] += (
                 gang.steps if post.forked else post.base + gang.steps - self.tracker.jobs[row].done
             )
-            if self.count_failure(row, gang):
+            if self.count_lost_gang(row, gang):
                 for other in [other for other in open_ if other[0] == row]:
                     del open_[other]
             return
@@ -128,5 +135,6 @@ class NominalRun(RealRun):
         self.overruns += gang.overruns
         if sentence := self.tracker.report(row, key[1], gang.steps, gang.state):
             self.note("left out", row, sentence)
-        if all(other[0] != row for other in open_):
-            self.tracker.consolidate(row)
+        if all(other[0] != row for other in open_) and not self.average_copies(row) and row not in self.state.reasons:
+            self._fork(row)
+            open_ |= self._copies[row]

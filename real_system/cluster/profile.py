@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import os
 import re
 import tempfile
 import time
@@ -18,6 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ...envs.cluster.facts import GPUS
+from ...envs.processors import processors
 from .training_step import OPTIMIZERS, ProfileError, TrainingStep, import_torch
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _work(
     parallel = None
     if workers > 1:
         if device.type == "cpu":
-            torch.set_num_threads(max(1, cores() // workers))
+            torch.set_num_threads(max(1, processors() // workers))
         parallel = _join(rank, meeting, workers, device)
     try:
         step = TrainingStep(model, batch_size, device, optimizer, parallel)
@@ -196,8 +196,3 @@ def _seconds(step: TrainingStep, count: int, device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - begin
-
-
-def cores() -> int:
-    """Processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

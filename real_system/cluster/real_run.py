@@ -12,6 +12,7 @@ from ...envs.cluster import Allocation, Cluster, ClusterView, SimulationRules, W
 from ...envs.cluster.estimator import RateEstimator
 from ...envs.cluster.scheduler import Floats, Integers
 from ...envs.cluster.simulation import Simulation
+from .averaging import AveragingError
 from .backend import WorkerError
 from .crew import Crew, Gang, News, Order
 from .decisions import Decision, DecisionLog
@@ -31,7 +32,8 @@ class RunSettings:
 
     Attributes:
         save_every: steps between two checkpoints of a gang, beside those at its end.
-        tries: a job whose gangs were lost or failed so many times without a new checkpoint between is given up.
+        tries: a job whose gangs were lost or failed, or whose copies could not be averaged, so many times without a new
+            checkpoint between is given up.
     """
 
     save_every: int = 100
@@ -187,16 +189,40 @@ class RealRun(Simulation):
             post = self.posts[key]
             self.tracker.save(key[0], post.base + news.steps, post.first + news.steps, news.state)
 
-    def count_failure(self, row: int, gang: Gang) -> bool:
+    def count_lost_gang(self, row: int, gang: Gang) -> bool:
         """A gang of a job was lost or failed: note it; whether the job is given up now."""
+        what = "failed" if gang.outcome == "failed" else "was lost"
+        return self._count_failure(row, gang.outcome or "lost", f"a gang {what}", gang.reason)
+
+    def average_copies(self, row: int) -> bool:
+        """One state of those of a job's copies, which have all ended.
+
+        Returns:
+            False if they do not go together: what they did is lost, the state before stays, and the job has failed
+            once more, perhaps for the last time.
+
+        Raises:
+            CheckpointError, StoreError: the state cannot be written.
+        """
+        ledger = self.tracker.jobs[row].ledger
+        reported = 0 if ledger is None else int(ledger.reported)
+        try:
+            self.tracker.consolidate(row)
+        except AveragingError as error:
+            self.state.jobs.lost[row] += reported
+            self._count_failure(row, "failed", "its copies cannot be averaged", str(error))
+            return False
+        return True
+
+    def _count_failure(self, row: int, kind: str, what: str, reason: str) -> bool:
+        """A job has failed once more: note it; whether it is given up now."""
         job = self.tracker.jobs[row]
         job.failures += 1
-        what = "failed" if gang.outcome == "failed" else "was lost"
-        self.note(gang.outcome or "lost", row, f"a gang {what}: {gang.reason}")
+        self.note(kind, row, f"{what}: {reason}")
         if job.failures < self.settings.tries:
             return False
         tries = f"failed: {job.failures} times without a new checkpoint"
-        self.give_up_job(row, f"{tries}; the last time: {gang.reason}", f"{tries}, and is given up")
+        self.give_up_job(row, f"{tries}; the last time: {reason}", f"{tries}, and is given up")
         return True
 
     def give_up_job(self, row: int, reason: str, told: str | None = None) -> None:

@@ -7,8 +7,8 @@ paper (arXiv 2503.10918); what is counted and saved when is our choice:
   trained twice, and what a copy did not do of its share is left out.
 - A job's steps count when they are in a state that is saved: at a checkpoint, at the end of a gang, after averaging.
   Whatever happens, a job falls back to the last one that can be read.
-- A copy that dies, or whose weights are not finite, counts nothing and is left out of the average. If all are, the
-  job keeps the state with which they began.
+- A copy that dies, or whose weights cannot be read or are not finite, counts nothing and is left out of the average. If
+  all are, or if the others' weights do not go together, the job keeps the state with which they began.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class TrackedJob:
         ledger: of the copies of this round; None while the job is not forked.
         copies: copy -> state that it ended with.
         granted: batches that the copies of this round were given together.
-        failures: times that a gang of the job was lost or failed since its last new state.
+        failures: times that a gang of the job was lost or failed, or its copies could not be averaged, since its last
+            new state.
     """
 
     spec: JobSpec
@@ -142,7 +143,10 @@ class JobTracker:
         job = self.jobs[row]
         if job.ledger is None or state is None or not steps:
             return ""
-        weights = unpack(state)
+        try:
+            weights = unpack(state)
+        except CheckpointError as error:
+            return f"copy {copy} of job {job.spec.id!r} is left out: {error}"
         if not is_finite(weights):
             return f"copy {copy} of job {job.spec.id!r} has weights that are not finite, and is left out"
         if job.ledger.report(copy, float(steps), job.ledger.round):
@@ -153,6 +157,7 @@ class JobTracker:
         """End a round of copies: one state for all, weighted by the steps that each has done.
 
         Raises:
+            AveragingError: the copies' states do not go together; their steps count nothing, the state before stays.
             CheckpointError, StoreError: the state cannot be written.
         """
         job = self.jobs[row]

@@ -35,7 +35,8 @@ class MeasuredTime:
         execution: ``fifo`` or ``priority``: whether a placement's order counts.
         mode: of execution, as of ``Executor.run``.
         repeats: clean repetitions of which ``times`` takes the median.
-        warm_up: runs of the first placement that do not count.
+        warm_up: runs that do not count, of the first placement, and again of the last that ended by itself where the
+            devices begin anew, since a run had to be ended.
         disturbed: a repetition is dropped if the executor's threads waited for processors longer than this share of
             its time; the worst are kept only if there are no others. Infinite to keep all.
         window: latest executions from which ``believed`` learns.
@@ -62,6 +63,10 @@ class MeasuredTime:
     load: float = float("nan")
     recent: deque[Execution] = field(default_factory=deque)
     watch: Callable[[], None] = lambda: None
+    _ready: bool = field(default=False, init=False, repr=False)
+    """Whether the devices have the inputs and are warm; those that had to be ended have forgotten both."""
+    _ended: tuple[Integers, Integers] | None = field(default=None, init=False, repr=False)
+    """The last placement and order that ran to its end."""
 
     def __post_init__(self) -> None:
         if self.execution not in ("fifo", "priority"):
@@ -84,7 +89,7 @@ class MeasuredTime:
     def run(self, problem: PlacementProblem, assignment: Integers, order: Integers, limit: float = np.inf) -> float:
         """Seconds of one run; one that is still under way after ``limit`` seconds is ended and took ``limit``."""
         self._warm(assignment, order)
-        done = self._execute(assignment, order, limit)
+        done = self._counted(assignment, order, limit)
         return limit if done is None else done.makespan
 
     def measure(self, assignment: Integers, order: Integers) -> tuple[float, Floats]:
@@ -92,7 +97,7 @@ class MeasuredTime:
         self._warm(assignment, order)
         clean, dirty = list[float](), list[float]()
         while len(clean) < self.repeats and len(clean) + len(dirty) < MOST_REPETITIONS * self.repeats:
-            done = self._execute(assignment, order, np.inf)
+            done = self._counted(assignment, order, np.inf)
             assert done is not None, "there is no limit"
             disturbed = done.interference > self.disturbed * done.makespan
             (dirty if disturbed else clean).append(done.makespan)
@@ -112,19 +117,28 @@ class MeasuredTime:
             self.recent.popleft()
 
     def _warm(self, assignment: Integers, order: Integers) -> None:
-        for _ in range(self.warm_up if self.calls == 0 else 0):
-            self._execute(assignment, order, np.inf)
-            self.recent.clear()
+        """Runs that do not count, if the devices begin anew; of a placement that is known to end, if there is one."""
+        known = self._ended or (assignment, order)
+        for _ in range(0 if self._ready else self.warm_up):
+            self._execute(*known, np.inf)
+
+    def _counted(self, assignment: Integers, order: Integers, limit: float) -> Execution | None:
+        """One run of which something is learned; None if it was ended."""
+        done = self._execute(assignment, order, limit)
+        if done is not None:
+            self.recent.append(replace(done, outputs={}))
+        return done
 
     def _execute(self, assignment: Integers, order: Integers, limit: float) -> Execution | None:
         """One run; None if it was ended."""
         self.watch()
         self.load = load()
         self.calls += 1
+        given, self._ready = None if self._ready else self.inputs, False
         try:
             done = self.executor.run(
                 assignment,
-                self.inputs if self.calls == 1 else None,
+                given,
                 order=self.execution,
                 mode=self.mode,
                 priority=order if self.execution == "priority" else None,
@@ -137,5 +151,5 @@ class MeasuredTime:
             self.seconds += limit
             return None
         self.seconds += done.makespan
-        self.recent.append(replace(done, outputs={}))
+        self._ready, self._ended = True, (assignment, order)
         return done

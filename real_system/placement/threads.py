@@ -28,6 +28,32 @@ SWITCH_S = 5e-5
 """Longest time that one thread keeps the interpreter while others wait (our choice; Python's default is 5 ms)."""
 
 
+class QuickSwitching:
+    """While any thread is in this context, threads keep the interpreter for ``SWITCH_S`` at most.
+
+    The interval belongs to the process: executors that work at once share it, and the last one to end restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._usual = threading.Lock(), 0, 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(min(SWITCH_S, self._usual))
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                sys.setswitchinterval(self._usual)
+
+
+SWITCHING_QUICKLY = QuickSwitching()
+
+
 class DeviceKind(Protocol):
     """CPU or emulated devices: what threads do for them."""
 
@@ -60,22 +86,20 @@ class ThreadExecutor(PhasedExecutor):
         """As of ``PhasedExecutor``; when something failed, the threads have ended."""
         with self._lock:
             workers, self.under_way = self._start_threads(), run
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(min(SWITCH_S, interval))
-        run.resumed = perf_counter()
-        if phase == 0:
-            run.begun = run.resumed
-        for worker in workers:
-            worker.tasks.put((run, phase))
-        try:
-            self._wait(run, len(workers), self.timeout if timeout is None else timeout)
-        except BaseException:
-            run.stop()
-            self._end_threads()
-            raise
-        finally:
-            self.under_way = None
-            sys.setswitchinterval(interval)
+        with SWITCHING_QUICKLY:
+            run.resumed = perf_counter()
+            if phase == 0:
+                run.begun = run.resumed
+            for worker in workers:
+                worker.tasks.put((run, phase))
+            try:
+                self._wait(run, len(workers), self.timeout if timeout is None else timeout)
+            except BaseException:
+                run.stop()
+                self._end_threads()
+                raise
+            finally:
+                self.under_way = None
 
     def _wait(self, run: Run, devices: int, timeout: float) -> None:
         """Until every device has done its part."""

@@ -16,8 +16,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hadoppler import make_scheduler  # noqa: E402
+from hadoppler.agents.checkpoint_files import write_file  # noqa: E402
 from hadoppler.agents.cluster import checkpoint, scheduler as deciding  # noqa: E402
-from hadoppler.agents.cluster.imitation import Example, collate, demonstrate, imitate, imitation_loss  # noqa: E402
+from hadoppler.agents.cluster.imitation import (  # noqa: E402
+    Example,
+    collate,
+    demonstrate,
+    imitate,
+    imitation_loss,
+    read_examples,
+    write_examples,
+)
 from hadoppler.agents.cluster.network import ClusterNetwork, split  # noqa: E402
 from hadoppler.agents.cluster.scheduler import LearnedScheduler, best_decision  # noqa: E402
 from hadoppler.agents.cluster.training import FIRST_SEED, TrainingPlan, draw_workload  # noqa: E402
@@ -219,7 +228,7 @@ def test_a_checkpoint_holds_plain_values_and_gives_the_same_decisions(tmp_path: 
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"nowhere\.pt: No such file"):
+    with pytest.raises(CheckpointError, match=r"nowhere\.pt: cannot be read \(No such file"):
         LearnedScheduler(tmp_path / "nowhere.pt")
     (tmp_path / "text.pt").write_text("hello")
     (tmp_path / "empty.pt").write_bytes(b"")
@@ -234,6 +243,47 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     torch.save({**told, "features": told["features"][1:]}, tmp_path / "old.pt")
     with pytest.raises(CheckpointError, match="other features"):
         LearnedScheduler(tmp_path / "old.pt")
+
+
+@pytest.mark.parametrize("spoil", ["features", "width", "weights", "kind", "shape"])
+def test_what_a_policy_file_lacks_is_one_sentence(tmp_path: Path, spoil: str) -> None:
+    path = tmp_path / "policy.pt"
+    checkpoint.save_policy(path, new_network())
+    told = torch.load(path, weights_only=True)
+    if spoil == "shape":
+        told["weights"] = new_network(8).state_dict()
+    else:
+        del told[spoil]
+    write_file(path, told)
+    with pytest.raises(CheckpointError, match=r"policy\.pt.*(train it again|holds no cluster policy)"):
+        LearnedScheduler(path)
+
+
+def test_a_file_is_there_once_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "examples" / "0.pt"
+    examples = demonstrate(
+        make_workload("physical", jobs=3, seed=1),
+        Cluster.parse("v100:2"),
+        make_scheduler("srtf"),
+        np.random.default_rng(0),
+    )
+    write_examples(path, examples)
+    whole = path.read_bytes()
+    save = torch.save
+
+    def torn(content: Any, target: Path) -> None:
+        save(content, target)
+        target.write_bytes(target.read_bytes()[:-100])
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(torch, "save", torn)
+    with pytest.raises(OSError, match="no space"):
+        write_examples(path, examples[:1])
+    assert path.read_bytes() == whole
+    assert [example.value for example in read_examples(path)] == [example.value for example in examples]
+    path.write_bytes(whole[:-100])
+    with pytest.raises(CheckpointError, match=r"0\.pt: is no checkpoint, or was cut"):
+        read_examples(path)
 
 
 def test_the_shipped_file_is_small() -> None:
@@ -300,6 +350,18 @@ def test_the_learner_leads_and_the_teacher_tells() -> None:
     assert led[0].value < own[0].value
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("srtf", {}), ("gavel", {}), ("hadar", {"mode": "admission"}), ("hadar", {"mode": "horizon"})],
+)
+def test_whatever_needs_to_know_the_jobs_can_teach_as_it_can_schedule(name: str, options: dict[str, Any]) -> None:
+    workload, cluster = make_workload("physical", jobs=4, seed=1), Cluster.parse("v100:2 k80:1")
+    for _ in range(2):
+        found = demonstrate(workload, cluster, make_scheduler(name, **options), np.random.default_rng(0), density=100.0)
+        assert found
+        assert all(example.wanted.any() for example in found)
+
+
 # --- training -----------------------------------------------------------------------------------------
 
 
@@ -355,6 +417,15 @@ def test_same_seed_same_bytes_and_a_stopped_training_goes_on_exactly(tmp_path: P
     assert path.read_bytes() == (tmp_path / "parts" / "policy.pt").read_bytes()
     with pytest.raises(CheckpointError, match="another plan"):
         replace(plan, steps=5).train(tmp_path / "parts", resume=True)
+
+
+@pytest.mark.parametrize("stale", [8, 16])
+def test_a_training_begins_anew_whatever_lies_in_its_folder(tmp_path: Path, stale: int) -> None:
+    pytest.importorskip("sb3_contrib")
+    plan = TrainingPlan(**{**QUICK, "imitation_rounds": 0})
+    checkpoint.save_policy(tmp_path / "used" / "policy.pt", new_network(stale, seed=3))
+    used, fresh = (plan.train(tmp_path / folder) for folder in ("used", "fresh"))
+    assert used.read_bytes() == fresh.read_bytes()
 
 
 def test_plans_that_cannot_be_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,9 +60,24 @@ CASES = {
     "pinned": pinned(),
     "raw": PlacementProblem.raw(make_graph("chainmm", costs="published")),
     "one device": PlacementProblem.raw(ladder(4), 1),
+    "no memory": PlacementProblem(fork_join(2, 2, 1), Topology.uniform(2, memory_bytes=0), memory="penalty"),
     "one operation": PlacementProblem.raw(DataflowGraph.build(flops=[1.0]), 3),
     "no edges, no costs": PlacementProblem.raw(DataflowGraph.build(flops=np.zeros(5)), 2),
 }
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ties_of_the_rule_do_not_depend_on_the_unit_of_time(case: str) -> None:
+    """Seconds, nanoseconds or units of 1e12 of them: the same operations are equally urgent."""
+    problem, policy = CASES[case], make(halves="place")
+    graph, links = problem.graph, problem.topology.bandwidth
+    ranks = policy.prepare(problem, rng()).ranks
+    for unit in (1e-12, 1e-9, 3e-4, 7.0, 1e12):
+        topology = replace(problem.topology, bandwidth=links / unit, latency=problem.latency * unit)
+        other = replace(problem, topology=topology).with_seconds(problem.compute_s * unit)
+        assert policy.prepare(other, rng()).ranks.tolist() == ranks.tolist(), unit
+    shards = graph.group[graph.group >= 0]
+    assert len(np.unique(ranks)) < graph.n or not shards.size, "shards of one operation tie"
 
 
 @pytest.mark.parametrize("case", CASES)

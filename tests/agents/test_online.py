@@ -14,7 +14,9 @@ from simulated_devices import SimulatedDevices
 
 from hadoppler.agents.placement.checkpoint import load_policy
 from hadoppler.agents.placement.decoding import decode
+from hadoppler.agents.placement.online import Online
 from hadoppler.agents.placement.rewards import SimulatedTime
+from hadoppler.agents.placement.stages import Learner
 from hadoppler.agents.placement.tasks import FEATURE_SEED
 from hadoppler.agents.placement.training import PlacementPlan
 from hadoppler.agents.placement.tried import Tried
@@ -166,6 +168,49 @@ def test_resume_goes_on_with_what_was_tried(tmp_path: Path) -> None:
     lines = [json.loads(text) for text in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert lines[-1]["runs"] == 24 * 5
     assert makespans(truth, answer(path))[0] <= 7.2
+
+
+@pytest.mark.parametrize(("searched", "settle"), [(0, 20), (2, 20), (2, 1000)])
+def test_a_resumed_stage_knows_what_it_knew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searched: int, settle: int
+) -> None:
+    """Times, drift, target, level of the samples, and the problem as the policy saw it, with what it imitates there."""
+    problem, phases, lines = pieces(), [], []
+    online = ONLINE | {"searched": searched, "settle": settle}
+    stages = {"imitation": {"updates": 2, "batch": 4}, "online": online}
+    plan = PlacementPlan([problem], stages=stages, validate_every=5, samples=4)
+    update = Online.update
+
+    class Stop(Exception):
+        pass
+
+    def stop(line: Any) -> None:
+        lines.append(line)
+        if sum(line["stage"] == "online" for line in lines) == 2:
+            raise Stop
+
+    def noting(stage: Online, learner: Learner, *arguments: Any) -> Any:
+        phases.append(learner.phase)
+        if len(phases) > 1 and phases[-1] is not phases[-2] and phases[-2] is not None:
+            raise Stop
+        return update(stage, learner, *arguments)
+
+    monkeypatch.setattr(Online, "update", noting)
+    for resume in (False, True):
+        with pytest.raises(Stop):
+            plan.train(tmp_path, stop, resume=resume, real=SimulatedDevices(problem, with_slow_device(problem, 3.0)))
+    before, after = phases[-2:]
+    assert before is not after
+    for name in ("target", "sampled", "settled"):
+        assert getattr(after, name) == getattr(before, name), name
+    assert before.settled == (searched > 0 and settle == 20)
+    assert after.tried.times == before.tried.times
+    np.testing.assert_array_equal(after.tried.latest, before.tried.latest)
+    assert after.tried.expected.tolist() == before.tried.expected.tolist()
+    for name in ("compute_s", "seconds_per_byte", "latency"):
+        assert np.array_equal(getattr(after.task.problem, name), getattr(before.task.problem, name))
+    for name in ("assignments", "orders", "times"):
+        assert np.array_equal(getattr(after.task.elites, name), getattr(before.task.elites, name))
 
 
 def test_placements_differ_by_order_where_it_counts() -> None:

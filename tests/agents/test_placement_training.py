@@ -167,12 +167,17 @@ def test_learning_from_noisy_times(tmp_path: Path) -> None:
 # --- it goes on -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stopped", [1, 2, 3, 5])
-def test_a_resumed_training_ends_as_an_unbroken_one(stopped: int, tmp_path: Path) -> None:
-    quick().train(tmp_path / "whole")
+@pytest.mark.parametrize(
+    ("stopped", "validation"), [(1, None), (2, None), (3, None), (5, None), (1, 1), (3, 1), (3, 2), (5, 2)]
+)
+def test_a_resumed_training_ends_as_an_unbroken_one(stopped: int, validation: int | None, tmp_path: Path) -> None:
+    """In weights and in all figures, of ``validation`` problems of its own, too."""
+    of_its_own = None if validation is None else [two_chains(), fork()][:validation]
+    plan = quick(validation=of_its_own)
+    plan.train(tmp_path / "whole")
     with pytest.raises(Stop):
-        quick().train(tmp_path / "broken", stop_after(stopped))
-    quick().train(tmp_path / "broken", resume=True)
+        plan.train(tmp_path / "broken", stop_after(stopped))
+    plan.train(tmp_path / "broken", resume=True)
     for name in ("policy.pt", "last.pt"):
         assert weights(tmp_path / "broken" / name) == weights(tmp_path / "whole" / name)
     assert lines(tmp_path / "broken") == lines(tmp_path / "whole")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from hadoppler.envs.cluster import Cluster, ClusterResult, Job, ThroughputTable, Workload, gang_rate
+from hadoppler.envs.cluster import Cluster, ClusterResult, Job, ThroughputTable, Workload
 
 TYPES = ("fast", "middle", "slow")
 
@@ -32,9 +32,7 @@ def audit(result: ClusterResult, *, restart_s: float, mixed_rate: str = "proport
             assert job not in chosen
             assert workload.arrival[job] <= now
             assert dense[gang].sum() == workload.workers[job]
-            rate = gang_rate(
-                dense[gang].sum(axis=0), rates[job], spread[job], int((dense[gang].sum(axis=1) > 0).sum()), mixed_rate
-            )
+            rate = rate_by_hand(dense[gang], rates[job], spread[job], mixed_rate)
             assert rate > 0
             assert np.isclose(rate, gangs.rate[gang], rtol=1e-12, atol=0)
             old = before.get(job)
@@ -62,6 +60,17 @@ def audit(result: ClusterResult, *, restart_s: float, mixed_rate: str = "proport
         assert restarts[job] == jobs.restarts[job]
 
 
+def rate_by_hand(gpus: Any, rates: Any, spread: Any, mixed_rate: str = "proportional") -> float:
+    """Steps/s of a gang with [H, R] GPUs, of a job with [R] rates in one node and spread."""
+    counts, nodes = np.sum(gpus, axis=0), np.count_nonzero(np.sum(gpus, axis=1))
+    own = {r: (rates if nodes == 1 else spread)[r] for r in np.flatnonzero(counts)}
+    if min(own.values()) <= 0:
+        return 0.0
+    if mixed_rate == "min":
+        return float(min(own.values()))
+    return float(sum(counts[r] * rate for r, rate in own.items()) / counts.sum())
+
+
 def table_of(rates: list[list[float]], spread: float = 0.8) -> ThroughputTable:
     """Model ``m{i}`` with 1 to 8 workers, all at the rates of row i."""
     entries = [
@@ -74,8 +83,8 @@ def table_of(rates: list[list[float]], spread: float = 0.8) -> ThroughputTable:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> tuple[Workload, Cluster]:
-    """A few jobs, some of which may not fit, on a small mixed cluster."""
+def worlds(draw: st.DrawFn, spread: float = 0.8) -> tuple[Workload, Cluster]:
+    """A few jobs, some of which may not fit, on a small mixed cluster; rates spread are a share of the others."""
     nodes = draw(st.lists(st.tuples(*[st.integers(0, 4)] * 3).filter(any), min_size=1, max_size=4))
     cluster = Cluster.parse(
         " ".join("+".join(f"{kind}:{n}" for kind, n in zip(TYPES, node, strict=True)) for node in nodes)
@@ -93,4 +102,4 @@ def worlds(draw: st.DrawFn) -> tuple[Workload, Cluster]:
         )
         for i in range(count)
     ]
-    return Workload(tuple(jobs), table_of(rates)), cluster
+    return Workload(tuple(jobs), table_of(rates, spread)), cluster

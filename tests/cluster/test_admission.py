@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from hadoppler.baselines.cluster.admission_plan import REST, Offers, cheapest_life
 from hadoppler.baselines.cluster.hadar_admission import HadarAdmission
-from hadoppler.baselines.cluster.prices import unit_price
+from hadoppler.baselines.cluster.prices import PRICES, total_price, unit_price
 from hadoppler.baselines.cluster.registry import find_scheduler
 from hadoppler.envs.cluster import (
     Cluster,
@@ -149,6 +149,15 @@ def test_the_ratio_holds_against_the_offline_optimum(price: str) -> None:
     assert worst < 4
 
 
+def price_of(scheduler: HadarAdmission, cluster: Cluster, slot: int, gpu_type: int, count: int) -> float:
+    """Price of so many GPUs of a type in a slot; infinity if there are not so many."""
+    free, all_of = int(scheduler.free[slot, :, gpu_type].sum()), int(cluster.gpus_of_type[gpu_type])
+    if count > free:
+        return np.inf
+    rule, low, high = PRICES[scheduler.price_rule], scheduler.low[gpu_type], scheduler.high[gpu_type]
+    return float(total_price(rule, all_of - free, count, all_of, low, high))
+
+
 @pytest.mark.parametrize("price", ["integral", "pre"])
 def test_duals_are_feasible(price: str) -> None:
     """At the last prices no life of any job is worth more than its payoff."""
@@ -159,7 +168,9 @@ def test_duals_are_feasible(price: str) -> None:
         for job in range(len(workload)):
             for utility, life in lives(workload, cluster, job, scheduler.start, slots):
                 cost = sum(
-                    scheduler.price_of(t, r, int(workload.workers[job])) for t, r in enumerate(life) if r != REST
+                    price_of(scheduler, cluster, t, r, int(workload.workers[job]))
+                    for t, r in enumerate(life)
+                    if r != REST
                 )
                 assert utility - cost <= scheduler.payoff.get(job, 0.0) + 1e-9
 
@@ -169,11 +180,11 @@ def test_prices_are_low_when_empty_and_high_when_full() -> None:
     scheduler = HadarAdmission(price="pre", mixing=False)
     scheduler.foresee(workload)
     scheduler.reset(cluster, SLOT, np.random.default_rng(0))
-    assert [scheduler.price_of(0, r, 1) for r in range(2)] == pytest.approx(scheduler.low)
+    assert [price_of(scheduler, cluster, 0, r, 1) for r in range(2)] == pytest.approx(scheduler.low)
     full = [unit_price(c, c, scheduler.low[r], scheduler.high[r]) for r, c in enumerate(cluster.gpus_of_type)]
     assert full == pytest.approx(scheduler.high)
     scheduler.free[0] = 0
-    assert [scheduler.price_of(0, r, 1) for r in range(2)] == [np.inf, np.inf]
+    assert [price_of(scheduler, cluster, 0, r, 1) for r in range(2)] == [np.inf, np.inf]
 
 
 def test_who_is_rejected_is_reported_and_left_out_of_the_means() -> None:

@@ -305,6 +305,39 @@ def test_allocations_become_actions_and_come_back(world: tuple[Workload, Cluster
         sim.apply(back)
 
 
+@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("forking", [False, True])
+@pytest.mark.parametrize("mixing", [False, True])
+def test_allocations_keep_to_the_environments_options(mixing: bool, forking: bool, window: int) -> None:
+    """Given as they are or as actions: copies, gangs on several types, jobs outside the window."""
+    one, other, both = np.zeros((3, 3, 2), np.int64)
+    one[0, 0] = other[1, 0] = both[0, 0] = both[2, 1] = 1
+    cases = {
+        "a job has several gangs": (Allocation.from_rows([(0, 0, one), (0, 1, other)]), forking),
+        "a gang stands on several GPU types": (Allocation.from_rows([(1, 0, both)]), mixing and window > 1),
+        "outside the window": (Allocation.from_rows([(2, 0, one)]), window > 2),
+    }
+    for what, (allocation, allowed) in cases.items():
+        env = ClusterSchedulingEnv(
+            unit([500.0] * 3, [1, 2, 1]), "fast:1 fast:1 slow:2", mixing=mixing, forking=forking, window=window
+        )
+        env.reset(seed=0)
+        for call in (env.check, env.encode, env.step):
+            if allowed:
+                call(allocation)
+                continue
+            with pytest.raises(AllocationError, match=f"{what}|outside the window"):
+                call(allocation)
+            assert env.simulation.time == 0
+
+
+def test_what_a_scheduler_does_and_the_environment_does_not_is_no_waiting_in_a_replay() -> None:
+    workload = unit([500.0, 500.0], [2, 1])
+    env = ClusterSchedulingEnv(workload, "fast:1 fast:1 slow:2", mixing=False)
+    with pytest.raises(AllocationError, match="several GPU types"):
+        list(replay(env, Scripted(lambda view: Allocation.from_rows([(0, 0, [[1, 0], [0, 0], [0, 1]])]))))
+
+
 def test_what_no_action_tells_is_named_and_may_be_given_as_it_is() -> None:
     env = ClusterSchedulingEnv(unit([500.0, 500.0], 1), "fast:1 fast:1 slow:2", window=1, forking=True)
     env.reset(seed=0)

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from cluster.oracle import table_of
 from cluster.scripted import Scripted
+from cluster.test_traces import outcome, spoilt_values
 
+from hadoppler.baselines.cluster.gavel import GAVEL_POLICIES
 from hadoppler.baselines.cluster.gavel_policies import POLICIES
 from hadoppler.baselines.cluster.registry import find_scheduler
 from hadoppler.baselines.cluster.replay import ReplayPolicy
@@ -22,12 +24,13 @@ from hadoppler.envs.cluster import (
     ClusterResult,
     ClusterView,
     Job,
+    Simulation,
     Workload,
     make_workload,
     read_workload,
     simulate,
 )
-from hadoppler.envs.errors import AllocationError
+from hadoppler.envs.errors import AllocationError, UnknownNameError
 
 OBJECTIVES = {
     "max_min_fairness": "max_min",
@@ -198,3 +201,54 @@ def test_bad_recordings_are_one_sentence(tmp_path: Path) -> None:
     scheduler = find_scheduler("replay", {"path": path, "policy": "fifo"})
     with pytest.raises(AllocationError, match="the recording has 0 allocations"):
         simulate(workload, Cluster.parse("fast:1"), scheduler, mechanism="gavel")
+
+
+@pytest.mark.parametrize("policy", ["nonsense", "", "Fifo", "fifo_perf_SLOs"])
+def test_policies_that_gavel_does_not_have_are_refused(tmp_path: Path, policy: str) -> None:
+    path = tmp_path / "trace__fifo.json"
+    path.write_text('{"allocations": []}')
+    with pytest.raises(UnknownNameError, match=f"no policy of Gavel is called '{policy}'"):
+        ReplayPolicy([], policy)
+    if policy:
+        with pytest.raises(UnknownNameError, match="choose one of fifo, fifo_perf"):
+            find_scheduler("replay", {"path": path, "policy": policy})
+
+
+def test_policies_that_know_the_rates_do_not_shuffle_the_types() -> None:
+    kinds = {policy: ReplayPolicy([], policy) for policy in GAVEL_POLICIES}
+    assert {name for name, kind in kinds.items() if not kind.work_conserving} == {"fifo", "fifo_perf", "fifo_packed"}
+    plain = {"fifo", "finish_time_fairness", "isolated", "isolated_plus", "min_total_duration"}
+    plain |= {"max_min_fairness", "max_min_fairness_water_filling"}
+    assert {name for name, kind in kinds.items() if kind.shuffles_types} == plain
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "", "text", None, [], {}, [1], 1e30, True])
+def test_whatever_stands_in_a_recording_is_read_or_named(tmp_path: Path, value: object) -> None:
+    path = tmp_path / "trace__fifo.json"
+    whole = {"allocations": [{"t": 0, "x": {"0": {"fast": 1.0}}}]}
+    workload = Workload((Job("a", 0, 1, 50, "m0"),), table_of([[1.0, 1.0, 1.0]]))
+    for spoilt in spoilt_values(whole, value):
+        path.write_text(json.dumps(spoilt))
+        policy = outcome(lambda: ReplayPolicy.read(path), AllocationError)
+        if isinstance(policy, AllocationError):
+            assert str(path) in str(policy)
+            continue
+        outcome(lambda: simulate(workload, Cluster.parse("fast:1"), policy, mechanism="gavel"), AllocationError)  # noqa: B023
+
+
+def test_a_job_without_weight_is_owed_nothing_by_max_min() -> None:
+    """The others share as if it were not there, and it gets a share where nobody has a weight."""
+    cluster, table = Cluster.parse("fast:2 slow:2"), table_of([[2.0, 1.5, 1.0]])
+
+    def shares(weights: list[float]) -> Any:
+        jobs = tuple(Job(f"j{i}", 0.0, 1, 500.0, "m0", weight=weight) for i, weight in enumerate(weights))
+        view = Simulation(Workload(jobs, table), cluster).next_view()
+        policy = POLICIES["max_min"](True)
+        policy.reset(cluster, 360.0, np.random.default_rng(0))
+        assert view is not None
+        return policy.fractions(view)
+
+    three = [1.0, 2.0, 3.0, 1.0, 2.0]
+    rates = np.array([2.0, 1.0])
+    assert ((shares([*three, 0.0])[:5] @ rates) / three).min() == pytest.approx(((shares(three) @ rates) / three).min())
+    assert shares([0.0] * 6) == pytest.approx(shares([1.0] * 6))

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from cluster.oracle import audit, worlds
+from cluster.oracle import audit, table_of, worlds
 from cluster.scripted import Scripted, greedy_mix
 from hypothesis import given, settings, strategies as st
 
@@ -17,6 +17,7 @@ from hadoppler.envs.cluster import (
     Allocation,
     Cluster,
     ClusterResult,
+    ClusterView,
     Job,
     NodeEvent,
     Scheduler,
@@ -79,6 +80,75 @@ def test_every_run_stands_a_second_look(
         metrics = result.metrics
         assert 0 <= metrics["gru_work"] <= metrics["gru"] <= 1 + 1e-9
         assert 0 <= metrics["cru_work"] <= metrics["cru"] <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [*(each for each in ALL if each[0] not in ("mix", "learned")), ("learned", {"mixing": False})],
+)
+@given(worlds(spread=0.0), st.booleans())
+@settings(max_examples=15)
+def test_jobs_that_run_only_in_one_node_wait_for_one(
+    name: str, options: dict, world: tuple[Workload, Cluster], refill: bool
+) -> None:
+    """In a calm cluster, and in one whose first node is away for a while."""
+    workload, cluster = world
+    calm = simulate(workload, cluster, make(name, options), round_s=50, early_refill=refill)
+    audit(calm, restart_s=10)
+    events = [NodeEvent(60.0, cluster.nodes[0].name, "drain"), NodeEvent(400.0, cluster.nodes[0].name, "restore")]
+    rough = simulate(workload, cluster, make(name, options), round_s=50, early_refill=refill, failures=events)
+    for result in (calm, rough):
+        assert all("fit" in reason for reason in result.left_out.values()), result.left_out
+        assert result.metrics["finished"] + len(result.left_out) == len(workload)
+
+
+@given(st.sampled_from([0.0, 0.8]).flatmap(worlds), st.lists(st.integers(0, 3), max_size=3), st.booleans())
+@settings(max_examples=40)
+def test_under_yarn_cs_nobody_is_preempted_and_nobody_overtakes(
+    world: tuple[Workload, Cluster], away: list[int], refill: bool
+) -> None:
+    """Also where nodes are drained: only who stood on them moves, and is the first of the queue again."""
+    (workload, cluster), yarn = world, find_scheduler("yarn_cs")
+    yarn.reset(cluster, 50, np.random.default_rng(0))
+
+    def decide(view: ClusterView) -> Allocation:
+        allocation = yarn.schedule(view)
+        before, now = view.held.gpus(cluster), allocation.gpus(cluster)
+        stays = [gang >= 0 and bool((before[gang] <= view.free).all()) for gang in view.held_gang.tolist()]
+        given = np.isin(view.job, allocation.job)
+        for position in np.flatnonzero(stays):
+            (gang,) = np.flatnonzero(allocation.job == view.job[position])
+            assert (now[gang] == before[view.held_gang[position]]).all()
+        assert (np.diff(given[~np.array(stays, bool)].astype(int)) <= 0).all()
+        return allocation
+
+    nodes = [cluster.nodes[number % len(cluster.nodes)].name for number in away]
+    events = [NodeEvent(40.0 + 60 * i, node, "drain") for i, node in enumerate(nodes)]
+    events += [NodeEvent(500.0 + 60 * i, node, "restore") for i, node in enumerate(nodes)]
+    scheduler = Scripted(decide, mixes=False, remember=False)
+    simulate(workload, cluster, scheduler, round_s=50, early_refill=refill, failures=events)
+
+
+def test_under_yarn_cs_a_drained_job_takes_no_place_of_another() -> None:
+    workload = Workload((Job("a", 0.0, 1, 300.0, "m0"), Job("b", 0.0, 1, 300.0, "m0")), table_of([[1.0, 1.0, 1.0]]))
+    cluster, events = Cluster.parse("fast:1x2"), [NodeEvent(50.0, "n0", "drain")]
+    result = simulate(workload, cluster, find_scheduler("yarn_cs"), round_s=100, restart_s=0, failures=events)
+    assert result.jobs.finish.tolist() == [500.0, 300.0]
+    assert result.jobs.restarts.tolist() == [2, 1]
+
+
+@pytest.mark.parametrize("weights", [(0.0, 1.0, 5.0), (0.0, 0.0, 0.0), (0.0, 1e-300, 1.0)])
+@pytest.mark.parametrize(
+    ("name", "options"), [*ALL, ("hadar", {"utility": "weighted_jct"}), ("hadar", {"mode": "admission"})]
+)
+def test_a_job_without_weight_is_one_like_the_others(
+    name: str, options: dict, weights: tuple[float, ...], recwarn: pytest.WarningsRecorder
+) -> None:
+    jobs = [Job(f"{weight}-{i}", 50.0 * i, 1, 200.0, "m0", weight=weight) for i, weight in enumerate(weights * 2)]
+    workload = Workload(tuple(jobs), table_of([[3.0, 2.0, 1.0]]))
+    result = simulate(workload, Cluster.parse("fast:1 slow:1"), make(name, options), round_s=50)
+    assert result.metrics["finished"] == len(workload)
+    assert not [str(warning.message) for warning in recwarn]
 
 
 @names

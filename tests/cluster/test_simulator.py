@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from cluster.oracle import audit, table_of
+from cluster.oracle import audit, rate_by_hand, table_of
 from cluster.scripted import Scripted, greedy_mix
 
 from hadoppler.baselines.cluster.registry import find_scheduler
 from hadoppler.envs.cluster import (
     Allocation,
     Cluster,
+    ClusterSchedulingEnv,
     ClusterView,
     Job,
     NodeEvent,
@@ -128,11 +130,18 @@ def test_mixed_gang_in_one_node_has_the_rates_of_one_node() -> None:
     assert result.jobs.finish.tolist() == [pytest.approx(70 / 0.75)]
 
 
-def test_gang_rate_by_hand() -> None:
-    assert gang_rate([3, 1], [8.0, 4.0], [6.0, 2.0], 1) == 7.0
-    assert gang_rate([3, 1], [8.0, 4.0], [6.0, 2.0], 2) == 5.0
-    assert gang_rate([3, 1], [8.0, 4.0], [6.0, 2.0], 2, "min") == 2.0
-    assert gang_rate([3, 1], [8.0, 0.0], [6.0, 0.0], 2) == 0.0
+@pytest.mark.parametrize("slowest", [False, True])
+def test_a_gang_has_the_rate_that_one_finds_by_hand(slowest: bool) -> None:
+    """For every placement of up to four GPUs on two nodes of two types, with types that do not fit, too."""
+    for gpus in np.ndindex(3, 3, 3, 3):
+        dense = np.array(gpus).reshape(2, 2)
+        if not 1 <= dense.sum() <= 4:
+            continue
+        node, gpu_type = np.nonzero(dense)
+        for rates, spread in (([8.0, 4.0], [6.0, 2.0]), ([8.0, 4.0], [0.0, 2.0]), ([8.0, 0.0], [6.0, 0.0])):
+            found = gang_rate(np.array(rates), np.array(spread), node, gpu_type, dense[node, gpu_type], slowest)
+            expected = rate_by_hand(dense, rates, spread, "min" if slowest else "proportional")
+            assert found == pytest.approx(expected, rel=1e-15)
 
 
 def test_jobs_that_need_mixing_are_left_out_under_schedulers_that_never_mix() -> None:
@@ -258,6 +267,18 @@ def test_early_refill_moves_a_lost_gang_at_once() -> None:
     assert late.jobs.finish.tolist() == [720 + 640.0, 1000.0]
 
 
+@pytest.mark.parametrize("name", ["mean_between_s", "repair_s", "until_s"])
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf, None, "x", True])
+def test_failures_that_would_have_no_end_are_refused(name: str, value: object) -> None:
+    law: dict[str, Any] = {"mean_between_s": 1e5, "repair_s": 0.0, "until_s": 1e5}
+    cluster, rng = Cluster.parse("fast:1"), np.random.default_rng(0)
+    assert draw_failures(cluster, **law, rng=rng)
+    with pytest.raises(ClusterError, match=f"{name} of failures is"):
+        draw_failures(cluster, **{**law, name: value}, rng=rng)
+    with pytest.raises(ClusterError, match="mean_between_s of failures is 0; expected seconds above 0"):
+        draw_failures(cluster, **{**law, "mean_between_s": 0}, rng=rng)
+
+
 def test_drained_node_keeps_its_gang_until_the_round_ends() -> None:
     events = [NodeEvent(100.0, "n0", "drain")]
     workload, cluster = jobs_of((0, 1, 1000)), Cluster.parse("fast:1x2")
@@ -345,3 +366,57 @@ def test_a_restart_longer_than_many_rounds_is_waited_for() -> None:
         workload, Cluster.parse("fast:1"), find_scheduler("gavel", {"objective": "fifo"}), round_s=1, restart_s=9
     )
     assert kept.jobs.finished.all()
+
+
+ONE_GPU: dict[str, Any] = {"job": [0], "copy": [0], "ptr": [0, 1], "node": [0], "gpu_type": [0], "count": [1]}
+
+
+@pytest.mark.parametrize("stray", [-1, 2, 7, 50, 10**8, -(10**12)])
+@pytest.mark.parametrize("name", ["job", "node", "gpu_type", "refused"])
+def test_rows_nodes_and_types_that_do_not_exist_are_named(name: str, stray: int) -> None:
+    """Whoever hands them in: the simulation by itself, or an environment's step or check."""
+    workload, cluster = jobs_of((0, 1, 100), (0, 1, 100)), Cluster.parse("fast:1 slow:1")
+    wrong = Allocation(**{**ONE_GPU, name: [stray]})
+    what = (
+        "no job in row" if name in ("job", "refused") else f"job 'j0' is given GPUs of {name.replace('gpu_t', 'GPU t')}"
+    )
+    run, env = Simulation(workload, cluster), ClusterSchedulingEnv(workload, cluster, window=2)
+    run.next_view()
+    env.reset(seed=0)
+    for call in (run.apply, env.step, env.check):
+        with pytest.raises(AllocationError, match=f"{what} {stray}"):
+            call(wrong)
+    run.apply(Allocation(**ONE_GPU))
+    assert run.time == 110.0, "nothing had changed"
+
+
+@pytest.mark.parametrize("name", ["ptr", "copy", "gpu_type", "count", "share", "why"])
+@pytest.mark.parametrize("values", [[], [0, 0, 0]])
+def test_allocations_whose_arrays_do_not_fit_together_are_none(name: str, values: list[int]) -> None:
+    given = {"reason": values} if name == "why" else values
+    with pytest.raises(AllocationError, match=f"{'reason' if name == 'why' else name} has length {len(values)}; exp"):
+        Allocation(**{**ONE_GPU, name: given})
+
+
+@pytest.mark.parametrize("ptr", [[1, 1], [0, 2], [0, 0], [0, -1]])
+def test_pointers_ascend_from_0_to_the_entries(ptr: list[int]) -> None:
+    with pytest.raises(AllocationError, match="expected numbers that ascend from 0 to its 1 entries"):
+        Allocation(**{**ONE_GPU, "ptr": ptr})
+
+
+@pytest.mark.parametrize("values", [[0.0], ["x"], [[0]], [None], [np.nan], 0])
+def test_allocations_hold_whole_numbers(values: object) -> None:
+    for name in ONE_GPU:
+        with pytest.raises(AllocationError, match=f"an allocation's {name} has shape"):
+            Allocation(**{**ONE_GPU, name: values})
+    assert len(Allocation([], [], [0], [], [], [])) == 0  # type: ignore[arg-type]
+
+
+def test_jobs_that_run_only_in_one_node_and_fit_none_are_left_out() -> None:
+    """Where spread rates are 0, the largest gang is a node's; on several types of one node only for who mixes."""
+    table = table_of([[1.0, 1.0, 0.5]], spread=0.0)
+    cluster = Cluster.parse("fast:2x2 fast:1+slow:2")
+    for workers, mixing, plain in ((2, True, True), (3, True, False), (4, False, False)):
+        workload = Workload((Job("a", 0.0, workers, 10.0, "m0"),), table)
+        for mixes, fits in ((True, mixing), (False, plain)):
+            assert len(Simulation(workload, cluster, mixes=mixes).state.rows) == fits

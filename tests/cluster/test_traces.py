@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from hadoppler.envs.cluster import ThroughputTable, Workload, read_pai_machines, read_workload
 from hadoppler.envs.cluster.throughput import DATA
-from hadoppler.envs.errors import TraceError, UnknownNameError
+from hadoppler.envs.errors import HadopplerError, ThroughputError, TraceError, UnknownNameError
 
 SAMPLES = DATA / "samples"
 CASES = Path(__file__).parent / "cases"
@@ -134,6 +137,37 @@ def test_slurm_gpus_and_steps() -> None:
     assert "step of job 501" in workload.rejected[0].reason
 
 
+@pytest.mark.parametrize("gpu_type", ["", "v100", "2080ti", "3090", "a100-40gb", "1g.10gb"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_slurm_counts_come_last_whatever_the_type_is_called(tmp_path: Path, gpu_type: str, count: int) -> None:
+    between = f":{gpu_type}" if gpu_type else ""
+    for column, text in (
+        ("AllocTRES", f"cpu=8,gres/gpu{between}={count},mem=64G"),
+        ("AllocTRES", f"cpu=8,gres/gpu:x={count + 5},gres/gpu{between}={count}" if not gpu_type else ""),
+        ("ReqTRES", f"cpu=8,gres/gpu{between}:{count}"),
+        ("AllocGRES", f"gpu{between}:{count}"),
+        ("AllocGRES", f"gpu{between}:{count}(S:0-1,3)"),
+        ("ReqGRES", f"gpu{between}:{count},lustre:1"),
+    ):
+        path = tmp_path / "sacct.txt"
+        path.write_text(f"JobID|Submit|ElapsedRaw|{column}\n7|2024-03-10T09:00:00|60|{text}\n")
+        if text:
+            assert read_workload(path).workers.tolist() == [count], text
+
+
+@pytest.mark.parametrize(("column", "elapsed"), [("ElapsedRaw", "soon"), ("ElapsedRaw", "nan"), ("start or end", "")])
+def test_slurm_jobs_without_a_duration_are_rejected_by_name(tmp_path: Path, column: str, elapsed: str) -> None:
+    path = tmp_path / "sacct.txt"
+    path.write_text(
+        "JobID|Submit|Start|End|ElapsedRaw|AllocTRES\n"
+        f"7|2024-03-10T09:00:00||2024-03-10T09:00:00|{elapsed}|gres/gpu=1\n"
+        "8|2024-03-10T09:00:00|2024-03-10T09:00:00|2024-03-10T09:01:00||gres/gpu=1\n"
+    )
+    workload = read_workload(path)
+    assert seconds(workload) == pytest.approx([60.0])
+    assert [(row.line, column in row.reason) for row in workload.rejected] == [(2, True)]
+
+
 def test_pai_shares_are_summed_and_rounded_up() -> None:
     workload = read_workload(SAMPLES / "pai_task_table.csv")
     assert workload.workers.tolist() == [2, 1]
@@ -177,6 +211,41 @@ def test_a_wanted_completion_time_is_a_multiple_above_0(tmp_path: Path, slo: str
     assert [job.slo for job in workload.jobs] == [1.5, None]
     ((line, reason),) = [(row.line, row.reason) for row in workload.rejected]
     assert (line, reason) == (4, f"slo is {slo}; expected a multiple of its duration above 0")
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ("LM,abc,600,", "its batch_size is 'abc'; expected a whole number from 1 up"),
+        ("LM,0,600,", "its batch_size is '0'; expected a whole number from 1 up"),
+        ("LM,-5,,9", "its batch_size is '-5'; expected a whole number from 1 up"),
+        ("LM,2.5,,9", "its batch_size is '2.5'; expected a whole number from 1 up"),
+        ("LM (batch size 20),5,600,", "its batch_size is '5' beside the model 'LM (batch size 20)'; write it once"),
+    ],
+)
+def test_batch_sizes_that_are_none_are_rejected(tmp_path: Path, cells: str, reason: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(f"arrival,workers,model,batch_size,duration,steps\n0,1,LM,20,60,\n0,1,{cells}\n")
+    assert [(row.line, row.reason) for row in read_workload(path).rejected] == [(3, reason)]
+
+
+@pytest.mark.parametrize("name", ["philly.csv", "helios_cluster_log.csv", "sacct.txt", "own.csv"])
+def test_rows_with_a_cell_too_many_are_rejected(tmp_path: Path, name: str) -> None:
+    text, cells = (SAMPLES / name).read_text(), TABLES[name]
+    for line in range(2, len(text.splitlines()) + 1):
+        lines = text.splitlines()
+        lines[line - 1] += f"{cells}7{cells}"
+        (tmp_path / name).write_text("\n".join(lines))
+        (bad,) = [row for row in read_workload(tmp_path / name).rejected if row.line == line]
+        assert bad.reason == f"it has more cells than the header: '7{cells}' stands beyond"
+
+
+def test_cells_that_are_not_read_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("arrival,workers,model,batch_size,duration,steps\n0,1,LM,20,60,9\n0,1,,20,60,\n")
+    workload = read_workload(path)
+    assert workload.steps[0] == 9
+    assert {"durations beside steps are not read", "batch sizes without a model are not read"} <= set(workload.notes)
 
 
 @pytest.mark.parametrize(
@@ -339,9 +408,124 @@ def test_case_h04_percent_of_a_gpu() -> None:
     assert workload.workers.tolist() == [1]
     use = read_pai_machines(CASES / "H04_pai_machine_metric.csv", CASES / "H04_pai_machine_spec.csv")
     assert dict(use.used) == pytest.approx({"m1": 6.4, "m2": 0.4})
-    assert [use.share("m1"), use.share("m2"), use.cluster_share] == pytest.approx([0.8, 0.2, 0.68])
+    assert [use.share("m1"), use.share("m2")] == pytest.approx([0.8, 0.2])
 
 
 def test_real_traces_are_read_whole(reference: Path) -> None:
     counts = {path.name: len(read_workload(path)) for path in sorted((reference / "gavel" / "real").iterdir())}
     assert sorted(counts.values()) == [18, 96, 100, 986]
+
+
+ANYTHING = ("nan", "inf", "-inf", "-1", "0", "", "text", "1e400", "1e300", "9999-12-31T23:59:59", "0001-01-01 00:00:00")
+TABLES = {
+    "gavel.trace": "\t",
+    "gavel_7_columns.trace": "\t",
+    "philly.csv": ",",
+    "helios_cluster_log.csv": ",",
+    "pai_task_table.csv": ",",
+    "sacct.txt": "|",
+    "own.csv": ",",
+}
+
+
+def spoilt_tables(text: str, delimiter: str, value: str) -> Iterator[str]:
+    """A table with another value in each cell, one at a time, and with one cell more in each line."""
+    lines = [line.split(delimiter) for line in text.splitlines()]
+    for i, cells in enumerate(lines):
+        for j in range(len(cells) + 1):
+            changed = [*cells[:j], value, *cells[j + 1 :]]
+            yield "".join(delimiter.join(changed if k == i else row) + "\n" for k, row in enumerate(lines))
+
+
+def spoilt_values(whole: Any, value: Any) -> Iterator[Any]:
+    """A nested value with another one in each place, one at a time."""
+    yield value
+    if isinstance(whole, list | dict):
+        for key in range(len(whole)) if isinstance(whole, list) else list(whole):
+            for changed in spoilt_values(whole[key], value):
+                copy = whole.copy()
+                copy[key] = changed
+                yield copy
+
+
+def outcome(read: Callable[[], Any], error: type[HadopplerError]) -> Any:
+    """What was read, or the error that told why not."""
+    try:
+        return read()
+    except error as told:
+        return told
+
+
+def check_readable(path: Path, format: str | None = None) -> None:
+    """It becomes jobs with usable numbers and rejected rows, or is refused as a trace."""
+    workload = outcome(lambda: read_workload(path, format=format), TraceError)
+    if isinstance(workload, TraceError):
+        assert str(path) in str(workload)
+        return
+    assert workload.rows_used + len(workload.rejected) == workload.rows_read
+    assert all(row.reason for row in workload.rejected)
+    assert np.isfinite([workload.arrival, workload.steps, workload.weight]).all()
+    assert (workload.workers >= 1).all()
+
+
+@pytest.mark.parametrize("value", ANYTHING)
+@pytest.mark.parametrize("name", TABLES)
+def test_whatever_stands_in_a_cell_no_reader_breaks(tmp_path: Path, name: str, value: str) -> None:
+    path = tmp_path / name
+    text = (SAMPLES / name).read_text()
+    for spoilt in spoilt_tables(text, TABLES[name], value):
+        path.write_text(spoilt)
+        check_readable(path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 1500000000, 10**30, "", "text", None, [], {}, [1]])
+def test_whatever_stands_in_a_job_log_its_reader_does_not_break(tmp_path: Path, value: object) -> None:
+    path = tmp_path / "log.json"
+    for spoilt in spoilt_values(json.loads((SAMPLES / "philly_cluster_job_log.json").read_text()), value):
+        path.write_text(json.dumps(spoilt))
+        check_readable(path, "philly")
+
+
+@pytest.mark.parametrize("value", ANYTHING)
+def test_whatever_stands_in_the_machines_tables_is_read_or_named(tmp_path: Path, value: str) -> None:
+    for name in ("H04_pai_machine_metric.csv", "H04_pai_machine_spec.csv"):
+        paths = {each: CASES / f"H04_pai_machine_{each}.csv" for each in ("metric", "spec")}
+        for spoilt in spoilt_tables((CASES / name).read_text(), ",", value):
+            paths[name[16:-4]] = tmp_path / name
+            (tmp_path / name).write_text(spoilt)
+            use = outcome(lambda: read_pai_machines(**paths), TraceError)  # noqa: B023
+            if isinstance(use, TraceError):
+                assert str(tmp_path / name) in str(use)
+                continue
+            assert all(0 <= used < np.inf for used in use.used.values())
+
+
+@pytest.mark.parametrize("value", ANYTHING)
+def test_whatever_stands_in_a_table_of_rates_is_read_or_named(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "rates.csv"
+    for spoilt in spoilt_tables((SAMPLES / "own_throughputs.csv").read_text(), ",", value):
+        path.write_text(spoilt)
+        table = outcome(lambda: ThroughputTable.read(path), ThroughputError)
+        if isinstance(table, ThroughputError):
+            assert str(path) in str(table)
+            continue
+        assert all(np.isfinite(table.job_rates(kind, 3)).all() for kind in table.kinds)
+
+
+def test_files_that_are_no_text_are_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"machine,cap_gpu\n\xff\xfe,8\n")
+    for read in (read_workload, lambda path: read_pai_machines(path, path)):
+        with pytest.raises(TraceError, match="cannot be read"):
+            read(path)
+    path.write_text(f"arrival,workers,duration\n0,1,{'9' * 200_000}\n")
+    with pytest.raises(TraceError, match="line 2: cannot be read"):
+        read_workload(path)
+
+
+@pytest.mark.parametrize("header", ["arrival,workers,duration,duration", "arrival,arrival,workers,duration"])
+def test_columns_that_stand_there_twice_are_refused(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(f"{header}\n0,1,60,70\n")
+    with pytest.raises(TraceError, match="stands there twice"):
+        read_workload(path)

@@ -103,14 +103,31 @@ def test_rates_between_and_beyond_the_measured_worker_counts() -> None:
     assert table.job_rates("z", 4)[0].tolist() == [0.0]
 
 
-def test_own_table_round_trip(tmp_path: Path) -> None:
+def test_own_table_is_read() -> None:
     table = ThroughputTable.read(DATA / "samples" / "own_throughputs.csv")
     assert table.job_rates("MyNet (batch size 32)", 4)[1].tolist() == [39.0, 8.1]
-    table.write(tmp_path / "again.csv")
-    again = ThroughputTable.read(tmp_path / "again.csv")
-    assert again.rows == table.rows
-    assert np.array_equal(again.rates, table.rates)
-    assert np.array_equal(again.spread, table.spread, equal_nan=True)
+
+
+@pytest.mark.parametrize("counts", [(1, 2), (1, 4), (2,), (4, 8), (1, 2, 4, 8)])
+def test_each_type_is_measured_with_numbers_of_workers_of_its_own(counts: tuple[int, ...]) -> None:
+    """What a type tells, it tells as in a table of its own; a type that tells nothing does not fit."""
+    own = [("m", count, "b", 5.0 * count**0.5, np.nan) for count in counts]
+    others = [("m", count, "a", 10.0 * count, 7.0 * count) for count in (1, 2, 4, 8)]
+    alone, both = ThroughputTable.build(own), ThroughputTable.build([*others, *own, ("z", 1, "a", 1.0, np.nan)])
+    for workers in range(1, 17):
+        assert [rates[1] for rates in both.job_rates("m", workers)] == [
+            rates[0] for rates in alone.job_rates("m", workers)
+        ]
+        assert both.job_rates("m", workers)[0][0] == pytest.approx(10.0 * workers)
+    assert both.job_rates("z", 2)[0].tolist() == [2.0, 0.0]
+
+
+@pytest.mark.parametrize("row", ["MyNet,32,1,b200,3,,9", "MyNet,32,1,b200,3,5,"])
+def test_rates_with_a_cell_too_many_are_refused(tmp_path: Path, row: str) -> None:
+    path = tmp_path / "rates.csv"
+    path.write_text(f"model,batch_size,workers,gpu_type,steps_per_s,spread_steps_per_s\n{row}\n")
+    with pytest.raises(ThroughputError, match="line 2: it has more cells than the header"):
+        ThroughputTable.read(path)
 
 
 def test_gavels_json(tmp_path: Path) -> None:

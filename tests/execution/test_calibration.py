@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from hadoppler import place
 from hadoppler.envs.errors import PlacementError
 from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, make_graph, makespans, simulate
-from hadoppler.real_system.placement import Execution, ExecutionTimeoutError, emulated_executor
+from hadoppler.real_system.placement import Execution, ExecutionError, ExecutionTimeoutError, emulated_executor
 from hadoppler.real_system.placement.calibration import calibrated
 from hadoppler.real_system.placement.measured_time import MeasuredTime
 
@@ -135,6 +135,59 @@ def test_where_all_repetitions_are_disturbed_the_least_ones_count() -> None:
     source = MeasuredTime(Told(problem, [-4.0, -3.0, -2.0, -5.0]), warm_up=0)  # type: ignore[arg-type]
     assert source.times(problem, zero[None], zero[None], np.random.default_rng(0)).tolist() == [2.0]
     assert source.dropped == 4
+
+
+class Forgetful(Told):
+    """One that forgets its inputs with each time-out, and notes what each run was given."""
+
+    def __init__(self, problem: PlacementProblem, times: list[float]) -> None:
+        super().__init__(problem, times)
+        self.runs: list[tuple[list[int], Any]] = []
+        self.inputs: Any = "random"
+
+    def run(self, assignment: Any, inputs: Any = None, **options: Any) -> Execution:
+        self.inputs = self.inputs if inputs is None else inputs
+        self.runs.append((assignment.tolist(), self.inputs))
+        try:
+            return super().run(assignment, inputs, **options)
+        except ExecutionTimeoutError:
+            self.inputs = "random"
+            raise
+
+
+@pytest.mark.parametrize("calls", [0, 1, 57])
+@pytest.mark.parametrize("warm_up", [0, 1, 2])
+def test_devices_are_given_the_inputs_and_warmed_up_wherever_they_begin(calls: int, warm_up: int) -> None:
+    """At first, whatever ``calls`` was set to, and after each run that was ended: with what is known to end."""
+    problem = PlacementProblem(DataflowGraph.build(flops=[1.0]), Topology.uniform(2))
+    one, two, inputs = np.array([0], np.int32), np.array([1], np.int32), {"x": 1}
+    times = [9.0] * warm_up + [1.0, 1.1, np.nan] + [8.0] * warm_up + [1.2]
+    source = MeasuredTime(Forgetful(problem, times), warm_up=warm_up, inputs=inputs)  # type: ignore[arg-type]
+    source.calls = calls
+    found = [source.run(problem, row, one, limit) for row, limit in ((one, 5), (one, 5), (two, 5), (two, 5))]
+    assert found == [1.0, 1.1, 5.0, 1.2]
+    assert source.executor.runs == [([row], inputs) for row in [0] * warm_up + [0, 0, 1] + [0] * warm_up + [1]]
+    assert [item.makespan for item in source.recent] == [1.0, 1.1, 1.2]
+    assert source.calls == calls + len(times)
+
+
+def test_devices_whose_process_has_died_are_given_the_inputs_again() -> None:
+    problem = PlacementProblem(DataflowGraph.build(flops=[1.0]), Topology.uniform(1))
+    zero, given = np.zeros(1, dtype=np.int32), []
+
+    class Dying(Told):
+        def run(self, assignment: Any, inputs: Any = None, **options: Any) -> Execution:
+            given.append(inputs)
+            if len(given) == 3:
+                raise ExecutionError("the process of its devices has died")
+            return super().run(assignment, inputs, **options)
+
+    source = MeasuredTime(Dying(problem, [1.0] * 9), inputs={"x": 1})  # type: ignore[arg-type]
+    assert source.run(problem, zero, zero) == 1.0
+    with pytest.raises(ExecutionError):
+        source.run(problem, zero, zero)
+    assert source.run(problem, zero, zero) == 1.0
+    assert given == [{"x": 1}, None, None, {"x": 1}, None]
 
 
 def test_wrong_settings_of_measurement() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -43,7 +44,7 @@ from hadoppler.real_system.placement.cpu import CpuJob, random_inputs
 from hadoppler.real_system.placement.isolation import IsolatedExecutor
 from hadoppler.real_system.placement.links import Mailbox
 from hadoppler.real_system.placement.memory import peak_memory
-from hadoppler.real_system.placement.threads import ThreadExecutor
+from hadoppler.real_system.placement.threads import SWITCH_S, ThreadExecutor
 from hadoppler.scripts.example_model import TransformerBlock
 
 SMALL: dict[str, Callable[[], DataflowGraph]] = {
@@ -100,6 +101,37 @@ def test_outputs_equal_those_of_one_device(name: str) -> None:
                 close(done.outputs, expected)
                 assert_possible(problem, assignment, done)
             assert not executor.stuck
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_executors_at_once_restore_the_interval_of_switching(order: tuple[int, ...], fails: bool) -> None:
+    """Whichever begins and ends first, and also if one runs out of time: threads switch quickly until the last ends."""
+    usual = sys.getswitchinterval()
+    problem = PlacementProblem(DataflowGraph.build(flops=[1.0]), Topology.uniform(1))
+    lasts = [0.2, 0.45, 0.7]
+
+    def execute(number: int) -> None:
+        with emulated_executor(problem, unit_s=lasts[number]) as executor:
+            try:
+                executor.run([0], timeout=0.1 if fails and number == 2 else None)
+            except ExecutionTimeoutError:
+                assert fails
+
+    threads = [threading.Thread(target=execute, args=(number,)) for number in order]
+    seen = []
+    for thread in threads:
+        thread.start()
+        time.sleep(0.03)
+    while any(thread.is_alive() for thread in threads[:-1]) or threads[-1].is_alive():
+        seen.append((sys.getswitchinterval(), threads[order.index(1)].is_alive()))
+        time.sleep(0.02)
+    for thread in threads:
+        thread.join()
+    assert sys.getswitchinterval() == usual
+    quick = [interval for interval, running in seen[:10] if running]
+    assert quick
+    assert max(quick) == pytest.approx(SWITCH_S)
 
 
 def assert_possible(problem: PlacementProblem, assignment: Any, done: Any) -> None:

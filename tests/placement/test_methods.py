@@ -8,18 +8,23 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from placement_oracles import best_plan, problems
+from placement_oracles import best_plan, placed, problems
 
 from hadoppler import PLACEMENTS, place
+from hadoppler.baselines.placement import list_scheduling, portfolio
+from hadoppler.baselines.placement.annealing import improve
 from hadoppler.envs.errors import MemoryLimitError, PlacementError, UnknownNameError
 from hadoppler.envs.placement import (
     DataflowGraph,
+    Device,
+    EpisodeBatch,
     GraphInput,
     Placement,
     PlacementProblem,
@@ -29,6 +34,7 @@ from hadoppler.envs.placement import (
     makespans,
 )
 from hadoppler.envs.placement.placement import is_topological
+from hadoppler.envs.placement.simulator import Order
 
 CASES = Path(__file__).parents[1] / "cases"
 SMALL_BUDGET: dict[str, dict[str, Any]] = {
@@ -127,6 +133,34 @@ def test_every_method_fits_memory_or_says_so(method: str) -> None:
         run(method, tight)
 
 
+@given(placed(zero=False, inputs=True))
+@settings(max_examples=40)
+def test_list_schedulers_and_episodes_book_the_same_memory(case: tuple[PlacementProblem, list[int]]) -> None:
+    """Outputs, graph inputs once, and received tensors once, however many operations read them: counted by hand."""
+    limited = tuple(replace(device, memory_bytes=1e9) for device in case[0].topology.devices)
+    problem = PlacementProblem(case[0].graph, replace(case[0].topology, devices=limited), memory="penalty")
+    graph, device = problem.graph, np.array(case[1])
+    batch = EpisodeBatch(problem, 1)
+    batch.reset()
+    for v in graph.topological_order:
+        batch.step(np.array([v]), np.array([device[v]]))
+    tensor = problem.arrays.edge_tensor
+    sent = {(tensor[e], device[graph.edge_target[e]]): graph.edge_bytes[e] for e in range(graph.e)
+            if device[graph.edge_source[e]] != device[graph.edge_target[e]]}  # fmt: skip
+    reader = np.repeat(np.arange(graph.n), np.diff(graph.input_ptr))
+    read = {(i, device[v]): problem.input_bytes[i] for i, v in zip(graph.input_index.tolist(), reader, strict=True)}
+    expected = np.bincount(device, graph.out_bytes, minlength=problem.d)
+    for (_, where), size in [*sent.items(), *read.items()]:
+        expected[where] += size
+    assert batch.state.used[0] == pytest.approx(expected)
+    pinned = replace(problem, graph=graph.with_pins(np.eye(problem.d, dtype=bool)[device]))
+    books = list_scheduling._open_books(pinned, insertion=False)
+    ranks = list_scheduling.upward_ranks(pinned)
+    list_scheduling._by_rank(pinned.arrays, np.array(pinned.allowed), ranks, np.zeros((graph.n, pinned.d)),
+                             1, False, -1, True, books)  # fmt: skip
+    assert books.used == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("method", [*METHODS])
 def test_priorities_can_decide_the_execution(method: str) -> None:
     problem = PlacementProblem(make_graph("random_program", seed=4, operations=6), MACHINES["unequal"])
@@ -196,6 +230,29 @@ def heft_case() -> PlacementProblem:
     return PlacementProblem.raw(graph, 2)
 
 
+@pytest.mark.parametrize("order", ["fifo", "priority", "random"])
+@pytest.mark.parametrize("method", ["random", "single_device", "critical_path"])
+def test_what_is_chosen_among_several_is_the_best_under_the_order_of_execution(method: str, order: Order) -> None:
+    """Its figure is that of the simulator under that order, and the least of all that were drawn."""
+    graph = make_graph("layered_random", seed=3, layers=8, width=8)
+    problem = PlacementProblem(graph, Topology.uniform(2, flops_per_s=1e12, bandwidth=1e10))
+    chosen = 0
+    for seed in range(8):
+        options = {} if method == "single_device" else {"runs": 30}
+        found = place(method, problem, seed=seed, order=order, **options)
+        assert found.execution == order
+        if method == "random":
+            drawn = np.random.default_rng(seed).random((30, problem.n, problem.d)).argmax(axis=2)
+            priority = graph.topological_order if order == "priority" else None
+            times = makespans(problem, drawn, order=order, priority=priority)
+            assert found.assignment.tolist() == drawn[int(times.argmin())].tolist()
+            assert found.notes["mean"] == pytest.approx(times.mean())
+            chosen += int(times.argmin() != makespans(problem, drawn).argmin())
+        elif method == "critical_path":
+            assert found.notes["best"] == found.makespan or order == "random"
+    assert method != "random" or order == "fifo" or chosen, "the two orders would choose differently at times"
+
+
 def test_heft_fills_gaps() -> None:
     from hadoppler.baselines.placement.list_scheduling import upward_ranks
 
@@ -240,6 +297,22 @@ def test_portfolio_is_the_best_of_its_members() -> None:
     assert best.notes["winner"] in PLACEMENTS
 
 
+@pytest.mark.parametrize("method", ["portfolio", "annealing"])
+@pytest.mark.parametrize("error", [PlacementError, MemoryLimitError, ValueError])
+def test_a_fault_of_a_member_is_told(monkeypatch: pytest.MonkeyPatch, method: str, error: type[Exception]) -> None:
+    """Only members that the graph has no shards or layers for are left out."""
+    plain = PlacementProblem(SHAPES["zero"](), MACHINES["equal"])
+    graph = DataflowGraph.build(flops=[1.0] * 3)  # neither shards nor layers
+    assert run(method, PlacementProblem(graph, MACHINES["equal"])).makespan > 0
+
+    def faulty(problem: PlacementProblem, **options: Any) -> Placement:
+        raise error("heft has gone wrong")
+
+    monkeypatch.setitem(portfolio.MEMBERS, "heft", faulty)
+    with pytest.raises(error, match="heft has gone wrong"):
+        run(method, plain)
+
+
 def test_tensor_parallel_and_pipeline_do_what_they_say() -> None:
     graph = DataflowGraph.build(
         flops=[1, 1, 1, 1, 4, 4],
@@ -250,6 +323,33 @@ def test_tensor_parallel_and_pipeline_do_what_they_say() -> None:
     problem = PlacementProblem(graph, Topology.uniform(2))
     assert place("tensor_parallel", problem).assignment.tolist() == [0, 1, 0, 1, 0, 1]
     assert place("pipeline", problem).assignment.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("memory", [(150.0, 1500.0, 150.0), (0.0, 900.0, 900.0), (0.0, 0.0, 0.0), (0.5, 0.25, 0.0)])
+@pytest.mark.parametrize("order", ["fifo", "priority"])
+def test_searches_score_what_the_simulator_says_where_memory_overflows(memory: tuple[float, ...], order: Order) -> None:
+    """Unequal devices, some without memory: a chain's makespan is that of its placement, penalty and all."""
+    weights = [GraphInput(f"w{i}", 100.0 + i, "parameter") for i in range(9)]
+    graph = DataflowGraph.build(
+        flops=[1.0, 2, 3] * 3,
+        out_bytes=[40.0] * 9,
+        edges=[(i, i + 2) for i in range(7)],
+        inputs=weights,
+        reads=[[i] for i in range(9)],
+    )
+    devices = tuple(Device(memory_bytes=size) for size in memory)
+    problem = PlacementProblem(graph, replace(Topology.uniform(3), devices=devices), memory="penalty")
+    rng = np.random.default_rng(0)
+    starts = [
+        Placement(rng.integers(0, 3, graph.n).astype(np.int32), graph.topological_order, execution=order)
+        for _ in range(4)
+    ]
+    for calls in (4, 400):
+        for found in improve(problem, starts, rng=rng, execution=order, calls=calls):
+            assert (found.makespan > problem.serial_s) == (found.simulate(problem).peak_memory > memory).any()
+            if order == "fifo":
+                assert found.makespan == found.simulate(problem).makespan
+    assert (place("annealing", problem, calls=50, order=order).makespan > problem.serial_s) == (sum(memory) < 1)
 
 
 def test_pipeline_stages_are_balanced() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from hadoppler.envs.errors import PlacementError, TopologyError
+from hadoppler.agents.placement.tasks import GeneratedProblems
+from hadoppler.envs.errors import PlacementError, SuiteError, TopologyError, TrainingError
 from hadoppler.envs.placement import DataflowGraph, PlacementProblem, Topology, makespans
-from hadoppler.envs.placement.random_problems import MOST_OPERATIONS, draw_problem
+from hadoppler.envs.placement.random_problems import LEAST_OPERATIONS, MOST_OPERATIONS, draw_problem
+from hadoppler.envs.placement.suites import PlacementSuite
 
 
 def drawn(number: int, **options: int) -> PlacementProblem:
@@ -34,6 +38,19 @@ def test_drawn_problems_are_of_many_kinds() -> None:
     assert 0.3 < np.mean(unequal) < 0.7
     assert {problem.contention for problem in problems} == {"ports", "none"}
     assert all(problem.n <= 50 for problem in (drawn(number, most_operations=50) for number in range(10)))
+
+
+@pytest.mark.parametrize("most", [3, 0, -1, LEAST_OPERATIONS - 1, 50.0, True, None, "50"])
+def test_a_limit_that_no_graph_keeps_is_refused_at_once(most: Any) -> None:
+    """By everything that takes it, with its name; the least one that is taken is kept by graphs that come soon."""
+    words = f"most_operations is {most!r}; expected a whole number from {LEAST_OPERATIONS} up"
+    for make, error in (
+        (lambda: drawn(0, most_operations=most), PlacementError),
+        (lambda: PlacementSuite("mine", 0, 1, most_operations=most), SuiteError),
+        (lambda: GeneratedProblems(0, most_operations=most), TrainingError),
+    ):
+        with pytest.raises(error, match=words):
+            make()
 
 
 def test_episodes_on_drawn_problems() -> None:

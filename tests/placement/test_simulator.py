@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, settings, strategies as st
 from placement_oracles import oracle, peak_memory, placed
 
 from hadoppler.envs.errors import MemoryLimitError, PlacementError
@@ -160,6 +161,26 @@ def test_memory_rules() -> None:
     assert punished > tight.serial_s
     assert punished == simulate(tight, [0, 0, 0], memory="penalty").makespan
     assert simulate(tight, [0, 0, 0], memory="off").makespan == 3
+
+
+@given(
+    placed(zero=False, inputs=True), st.lists(st.sampled_from((0.0, 0.25, 3.0, 40.0, np.inf)), min_size=8, max_size=8)
+)
+@settings(max_examples=80)
+def test_devices_that_overflow_cost_their_part_of_the_largest_device(
+    case: tuple[PlacementProblem, list[int]], capacity: list[float]
+) -> None:
+    """Nothing where all fits; else above any schedule's length, by the bytes that do not fit; also without memory."""
+    problem, assignment = case
+    devices = [replace(d, memory_bytes=capacity[i]) for i, d in enumerate(problem.topology.devices)]
+    limited = PlacementProblem(problem.graph, replace(problem.topology, devices=tuple(devices)), memory="penalty")
+    free = simulate(limited, assignment, memory="off")
+    held = np.array(capacity[: problem.d])
+    over = np.maximum(free.peak_memory - held, 0.0).sum()
+    largest = held[np.isfinite(held)].max(initial=0.0) or 1.0
+    expected = free.makespan + (limited.serial_s * (1 + over / largest) if over else 0.0)
+    assert simulate(limited, assignment).makespan == pytest.approx(expected, rel=1e-12)
+    assert makespans(limited, [assignment, assignment]).tolist() == [simulate(limited, assignment).makespan] * 2
 
 
 @given(placed())

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import os
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
+from placement_oracles import placed
 
+import hadoppler
 from hadoppler.envs.errors import HadopplerError, MemoryLimitError, PlacementError, TopologyError, UnknownNameError
 from hadoppler.envs.placement import (
     DataflowGraph,
@@ -21,11 +26,14 @@ from hadoppler.envs.placement import (
     GraphInput,
     PlacementProblem,
     Topology,
+    load_problem,
     lower_bounds,
     makespans,
+    save_problem,
     simulate,
 )
 from hadoppler.envs.placement.machines import PRESETS
+from hadoppler.envs.placement.problem import MemoryMode
 
 NAN, INFINITY = float("nan"), float("inf")
 VARIANTS = ("", "-slow", "-contended", "-ideal")
@@ -50,7 +58,12 @@ def sentence(caught: pytest.ExceptionInfo[HadopplerError]) -> str:
 # --- presets ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [base + variant for base in PRESETS for variant in VARIANTS])
+AS_THEY_ARE = ("4xP100-contended", "mixed-contended")
+"""Links of 12 GB/s with ports: there is no such variant."""
+NAMES = [base + variant for base in PRESETS for variant in VARIANTS if base + variant not in AS_THEY_ARE]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_presets_are_plausible(name: str) -> None:
     topology = Topology.preset(name)
     assert topology.name == name
@@ -80,6 +93,15 @@ def test_presets_are_plausible(name: str) -> None:
     assert topology.contention == ("none" if name.endswith("-ideal") else "ports")
 
 
+def test_no_two_presets_are_one_machine() -> None:
+    """Under each name there is another one, on the command line too, where all of them are."""
+    for first, second in itertools.combinations(map(Topology.preset, NAMES), 2):
+        assert not same(replace(first, name="", source=""), replace(second, name="", source=""))
+    files = (Path(hadoppler.__file__).parent / "conf" / "topology").glob("*.yaml")
+    offered = {text["name"] for path in files if "preset" in (text := yaml.safe_load(path.read_text()))["_target_"]}
+    assert offered == set(NAMES)
+
+
 def test_a_v100_has_two_fast_two_plain_and_three_slow_neighbours() -> None:
     bandwidth = Topology.preset("8xV100").bandwidth / 1e9
     for row in bandwidth:
@@ -94,7 +116,7 @@ def test_mixed_devices_differ_and_speeds_are_shares_of_the_fastest() -> None:
     assert topology.memory_bytes.tolist() == [16e9, 16e9, 16e9, 12e9]
 
 
-@pytest.mark.parametrize("name", ["4xP99", "4xP100-fast", "4xP100-", "", "-slow", "4XP100", 5])
+@pytest.mark.parametrize("name", [*AS_THEY_ARE, "4xP99", "4xP100-fast", "4xP100-", "", "-slow", "4XP100", 5])
 def test_an_unknown_preset_lists_the_valid_ones(name: Any) -> None:
     with pytest.raises(UnknownNameError) as caught:
         Topology.preset(name)
@@ -489,6 +511,46 @@ def test_problems_pickle_and_stay_read_only() -> None:
         for array in (other.compute_s, other.allowed, other.seconds_per_byte, other.latency, other.best_s):
             assert not array.flags.writeable
         assert not any(array.flags.writeable for array in other.arrays)
+
+
+@given(placed(inputs=True), st.sampled_from(("penalty", "off")), st.booleans(), st.sampled_from((1.0, 1e10, 0.3)))
+@hypothesis_settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_saved_problem_is_the_problem(
+    tmp_path: Path, case: tuple[PlacementProblem, list[int]], memory: MemoryMode, share: bool, unit: float
+) -> None:
+    """Costs, rules and unit come back, and so do all times, where memory overflows too."""
+    problem = replace(case[0], memory=memory, share_tensors=share, time_unit=unit)
+    devices = tuple(replace(device, memory_bytes=2.0) for device in problem.topology.devices)
+    problem = replace(problem, topology=replace(problem.topology, devices=devices))
+    save_problem(tmp_path, problem)
+    again = load_problem(tmp_path)
+    for name in ("contention", "memory", "share_tensors", "time_unit"):
+        assert getattr(again, name) == getattr(problem, name)
+    for name in ("compute_s", "seconds_per_byte", "latency", "allowed", "input_bytes"):
+        assert np.array_equal(getattr(again, name), getattr(problem, name))
+    assert makespans(again, case[1]).tolist() == makespans(problem, case[1]).tolist()
+
+
+def test_files_of_a_problem_without_its_rules_are_read_and_wrong_ones_named(tmp_path: Path) -> None:
+    problem = PlacementProblem.raw(DataflowGraph.build(flops=[1e10, 1]), 2)
+    rules = save_problem(tmp_path, problem, "mine")[2]
+    assert load_problem(tmp_path, "mine").time_unit == 1e10
+    for text, words in (
+        ("[1]", "expected keys such as memory"),
+        ("memory: all", "memory is 'all'; expected error, penalty, off"),
+        ("time_unit: 0", "time_unit is 0; expected a finite number above 0"),
+        ("time_unit: yes", "time_unit is True"),
+        ("share_tensors: 3", "share_tensors is 3; expected true or false"),
+        ("memori: off", "did you mean memory"),
+        ("{", "is not YAML"),
+    ):
+        rules.write_text(text)
+        with pytest.raises(PlacementError, match=words) as caught:
+            load_problem(tmp_path, "mine")
+        assert str(rules) in str(caught.value)
+    rules.unlink()
+    old = load_problem(tmp_path, "mine")
+    assert (old.memory, old.time_unit, old.share_tensors) == ("error", 1.0, True)
 
 
 def test_assignments_are_checked() -> None:

@@ -99,7 +99,8 @@ def test_same_as_single_environments(options, masked, mode):
 def test_disabled_autoreset_waits():
     vector = make(2, problem=small(), autoreset_mode="Disabled", illegal_action="terminate")
     vector.reset(seed=0)
-    first = int(np.flatnonzero(vector.batch.candidate_mask()[0])[0])
+    pointer, operations = vector.batch.candidates()
+    first = int(operations[: pointer[1]].min())
     legal = int(np.flatnonzero(small().allowed[first])[0])
     _, _, ended, _, _ = vector.step([[first, legal], [first + 1, 0]])
     assert ended.tolist() == [False, True]
@@ -119,7 +120,7 @@ def test_lean_observations():
     total, done = np.zeros(4), np.zeros(4, bool)
     while not done.all():
         assert seen in vector.observation_space
-        np.testing.assert_array_equal(seen["candidates"], vector.batch.candidate_mask())
+        np.testing.assert_array_equal(seen["candidates"], vector.batch.legal_actions().max(axis=2))
         operations = seen["candidates"].argmax(axis=1)
         devices = vector.device_features(operations)[:, :, EARLIEST_END].argmin(axis=1)
         seen, reward, done, _, info = vector.step(np.stack([operations, devices], axis=1))
@@ -217,7 +218,6 @@ def test_batch_history_tells_every_candidate_set():
         pointer, operations = batch.candidates()
         mask = np.zeros((3, problem.n), np.int8)
         mask[np.repeat(np.arange(3), np.diff(pointer)), operations] = 1
-        np.testing.assert_array_equal(mask, batch.candidate_mask())
         np.testing.assert_array_equal(mask, batch.legal_actions().max(axis=2))
         news = batch.new_candidates()
         assert set(news.operations[news.pointer[1] : news.pointer[2]]) <= set(np.flatnonzero(mask[1]))

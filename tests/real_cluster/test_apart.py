@@ -67,6 +67,20 @@ def test_an_inquiry_holds_nobody_up() -> None:
     assert Inquiry([]).done
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="looks at /proc")
+@pytest.mark.parametrize("where", ["process", "second pipe"])
+def test_what_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    pipes = [os.pipe(), OSError("too many open files")] if where == "second pipe" else [os.pipe(), os.pipe()]
+    before = len(os.listdir("/proc/self/fd"))
+    with (
+        patch.object(apart.os, "pipe", side_effect=pipes),
+        patch.object(apart, "start_python", side_effect=OSError("no more processes")),
+        pytest.raises(OSError, match=r"too many open files|no more processes"),
+    ):
+        ask_apart([("facts", JobSpec("good", "diabetes", 10), "")])
+    assert before - len(os.listdir("/proc/self/fd")) == 2 * sum(isinstance(pipe, tuple) for pipe in pipes)
+
+
 def _children(pid: int) -> list[int]:
     """Processes that a process has started, which are there."""
     return [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]

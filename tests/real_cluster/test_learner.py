@@ -92,6 +92,22 @@ class Small(TrainingJob):
         return math.nan if self.wrong == "rate" else 1.0 / (1.0 + step / 40)
 
 
+class Wave(nn.Module):
+    """A layer with complex weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wave = nn.Parameter(torch.tensor([1 + 1j, -2j, 0.5], dtype=torch.complex64))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return (inputs * self.wave).abs()
+
+
+class Waves(Small):
+    def model(self) -> nn.Module:
+        return nn.Sequential(Wave(), nn.Linear(3, 1))
+
+
 def learner(batch_size: int = 8, seed: int = 3, **options: Any) -> Learner:
     return Learner(JobSpec("one", HERE + "Small", 100, batch_size=batch_size, seed=seed, options=options))
 
@@ -322,6 +338,53 @@ def test_buffers_become_their_weighted_mean_and_counters_the_largest() -> None:
         assert one.model[1].num_batches_tracked.item() == 1_000_000
         assert one.model.signed.tolist() == [-3, 2, 0, 7]
         assert one.model.flags.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (torch.tensor([[1 + 2j, 3j], [-4.0, 0]], dtype=torch.complex64), "mean"),
+        (torch.tensor([1 - 2j], dtype=torch.complex128).conj(), "mean"),
+        (torch.tensor([0.5, -8.0], dtype=torch.float16), "mean"),
+        (torch.tensor([0.5, -8.0], dtype=torch.bfloat16), "mean"),
+        (torch.tensor([1e300, -8.0], dtype=torch.float64), "mean"),
+        (torch.zeros(0), "mean"),
+        (torch.tensor([0, 200], dtype=torch.uint8), "largest"),
+        (torch.tensor([-128, 60], dtype=torch.int8), "largest"),
+        (torch.tensor([-(2**63), 2**62, -1, 2**53 + 1]), "largest"),
+        (torch.tensor([True, False]), "largest"),
+        (torch.zeros(0, dtype=torch.int64), "largest"),
+    ],
+)
+def test_buffers_of_every_kind_keep_their_numbers(values: torch.Tensor, expected: str) -> None:
+    """Rank 0 has the values, rank 1 half of them; alone among the buffers, and beside those of BatchNorm."""
+    halves = values / 2 if expected == "mean" else values & 1 if values.dtype == torch.bool else values // 2
+    for normed in (True, False):
+        gang, meeting = [learner(normed=normed) for _ in range(2)], Meeting(2)
+        for one, own in zip(gang, (values, halves.to(values.dtype)), strict=True):
+            one.model.register_buffer("kept", own.clone())
+        in_threads(2, lambda rank: gang[rank].merge_buffers(meeting.of(rank), (0.75, 0.25)[rank]))  # noqa: B023
+        for one in gang:
+            assert one.model.kept.dtype == values.dtype
+            right = values * 0.875 if expected == "mean" else torch.maximum(values, halves.to(values.dtype))
+            assert torch.equal(one.model.kept, right)
+
+
+def test_a_gang_sums_gradients_of_complex_numbers() -> None:
+    spec = JobSpec("one", HERE + "Waves", 100, batch_size=8, options={"dropped": 0.0})
+    alone, gang, meeting = Learner(spec), [Learner(spec) for _ in range(2)], Meeting(2)
+    expected = alone.step(0, 2, slice(0, 16))
+    losses = {}
+
+    def work(rank: int) -> None:
+        losses[rank] = gang[rank].step(0, 2, slice(8 * rank, 8 * rank + 8), meeting.of(rank))
+
+    in_threads(2, work)
+    for rank, one in enumerate(gang):
+        assert losses[rank] == pytest.approx(expected, rel=1e-5)
+        for ours, theirs in zip(one.model.parameters(), alone.model.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+    assert alone.model[0].wave.grad.imag.abs().max() > 0
 
 
 # --- quality, and mistakes ----------------------------------------------------------------------------

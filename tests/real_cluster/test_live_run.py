@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +12,10 @@ import pytest
 
 pytest.importorskip("torch", reason="needs torch")
 
+import torch
 from saved_states import saved_states
 from scripted_session import RULES, Answered, jobs_of, make_session, run_session, virtual_time
+from scripted_workers import state_after
 
 from hadoppler import make_scheduler
 from hadoppler.envs.cluster import Cluster, Workload, simulate
@@ -25,7 +27,8 @@ from hadoppler.real_system.cluster.apart import Question
 from hadoppler.real_system.cluster.decisions import read_decisions, replay
 from hadoppler.real_system.cluster.job_rates import JobRates
 from hadoppler.real_system.cluster.job_source import submit
-from hadoppler.real_system.cluster.messages import Failed
+from hadoppler.real_system.cluster.learner import State, pack, unpack
+from hadoppler.real_system.cluster.messages import Failed, Train
 from hadoppler.real_system.cluster.real_run import RunSettings
 from hadoppler.real_system.cluster.store import RunStore
 
@@ -37,6 +40,26 @@ def _named(name: str) -> tuple[str, dict]:
         if name == f"gavel_{objective}":
             return "gavel", {"objective": objective}
     return ("hadar", {"mode": "horizon"}) if name == "hadar_horizon" else (name, {})
+
+
+TROUBLES: dict[str, tuple[Callable[[State, int], None], str]] = {
+    "names": (lambda state, gang: state["model"].update({f"own{gang}": torch.zeros(1)}), "not of one model"),
+    "shapes": (lambda state, gang: state["model"].update(more=torch.zeros(gang + 1)), "not of one model"),
+    "texts": (lambda state, gang: state["optimizer"].update(name=f"own{gang}"), "the copies disagree about"),
+}
+"""Name -> what makes the states of different gangs disagree, and what is said of it."""
+
+
+def disagreeing(trouble: str, whom: Callable[[Train], bool]) -> Callable[[Train, int], bytes]:
+    """States of scripted workers, of which some do not go together."""
+
+    def state(train: Train, steps: int) -> bytes:
+        found = unpack(state_after(train, steps))
+        if whom(train):
+            TROUBLES[trouble][0](found, train.gang)
+        return pack(found)
+
+    return state
 
 
 def _states(folder: Path) -> dict[int, int]:
@@ -137,6 +160,37 @@ def test_a_lost_copy_counts_nothing_and_the_rest_is_averaged(tmp_path: Path) -> 
     assert outcome.result.metrics["finished"] == 1
 
 
+@pytest.mark.parametrize("clock", ["wall", "nominal"])
+@pytest.mark.parametrize("trouble", sorted(TROUBLES))
+def test_copies_that_cannot_be_averaged_are_a_failure_of_their_job_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, trouble: str
+) -> None:
+    """Job 0's are never of one model: it is given up after three tries; the other has its steps."""
+    monkeypatch.setattr("scripted_workers.state_after", disagreeing(trouble, lambda train: train.spec.id == "j0"))
+    outcome, _ = run_session(tmp_path, "lab_like", "hadare", jobs_of(900, 700), clock=clock)
+    assert list(outcome.failed) == ["j0"]
+    assert outcome.failed["j0"].startswith("failed: 3 times")
+    assert TROUBLES[trouble][1] in outcome.failed["j0"]
+    assert sum("its copies cannot be averaged" in event["text"] for event in outcome.events) == 3
+    assert outcome.result.metrics["lost_steps"] > 0
+    assert _states(tmp_path)[0] < 900
+    assert _states(tmp_path)[1] == 700
+
+
+@pytest.mark.parametrize("clock", ["wall", "nominal"])
+def test_a_job_whose_copies_did_not_agree_once_goes_on_from_the_state_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str
+) -> None:
+    """The gangs of the first round do not go together: their steps are made again, and all are in the end."""
+    wrong = disagreeing("names", lambda train: train.gang < 2)
+    monkeypatch.setattr("scripted_workers.state_after", wrong)
+    outcome, _ = run_session(tmp_path, "lab_like", "hadare", jobs_of(900), clock=clock)
+    assert sum("its copies cannot be averaged" in event["text"] for event in outcome.events) == 1
+    assert outcome.result.metrics["finished"] == 1
+    assert outcome.result.metrics["lost_steps"] > 0
+    assert _states(tmp_path) == {0: 900}
+
+
 def test_a_stalled_worker_is_ended(tmp_path: Path) -> None:
     """A worker that falls silent is ended after ``quiet_s``, and its job goes on elsewhere."""
     made, workers = make_session(tmp_path, "v100:1 v100:1", "srtf", quiet_s=3.0)
@@ -146,6 +200,44 @@ def test_a_stalled_worker_is_ended(tmp_path: Path) -> None:
     assert outcome.result.metrics["finished"] == 2
     assert any("said nothing" in event["text"] for event in outcome.events)
     assert _states(tmp_path) == {0: 600, 1: 500}
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "reading_s", "patience_s"),
+    [
+        (30.0, 40.0, None),
+        (30.0, 110.0, None),
+        (30.0, 130.0, 120),
+        (60.0, 110.0, None),
+        (200.0, 190.0, None),
+        (3.0, 5.0, 3),
+    ],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_may_read_its_data_before_the_first_step(
+    tmp_path: Path, quiet_s: float, reading_s: float, patience_s: int | None, workers: int
+) -> None:
+    """It says nothing meanwhile; one that never comes is ended all the same, and its job given up."""
+    made, crew = make_session(tmp_path, "v100:1 v100:1", "srtf", quiet_s=quiet_s, rates="formula")
+    crew.startup_s = reading_s
+    with virtual_time(crew):
+        outcome = made.run(jobs_of(60, workers=workers))
+    if patience_s is None:
+        assert outcome.result.metrics["finished"] == 1
+        assert not any("said nothing" in event["text"] for event in outcome.events)
+    else:
+        assert f"it said nothing for {patience_s} s" in outcome.failed["j0"]
+
+
+def test_a_worker_that_has_begun_is_ended_after_quiet_s(tmp_path: Path) -> None:
+    """The longer patience is for the time before its first step only."""
+    made, workers = make_session(tmp_path, "v100:1", "srtf")
+    workers.at(5.0, lambda: workers.deaf.add(0))
+    with virtual_time(workers):
+        outcome = made.run(jobs_of(600))
+    (ended,) = [event for event in outcome.events if event["kind"] == "worker lost"]
+    assert ended["time"] == pytest.approx(35.0, abs=1.0)
+    assert outcome.result.metrics["finished"] == 1
 
 
 def test_submitted_and_cancelled_jobs(tmp_path: Path) -> None:

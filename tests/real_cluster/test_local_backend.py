@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import signal
 import subprocess
@@ -28,8 +29,11 @@ from worker_talk import (
     train,
 )
 
+from hadoppler.envs.cluster import Cluster
 from hadoppler.real_system.cluster import local, python_process
 from hadoppler.real_system.cluster.backend import Slot, WorkerError
+from hadoppler.real_system.cluster.crew import Crew
+from hadoppler.real_system.cluster.job_rates import JobRates
 from hadoppler.real_system.cluster.local import LocalBackend
 from hadoppler.real_system.cluster.messages import Ended, Lost, Progress, Ready, Saved, Started, Stop
 
@@ -200,6 +204,29 @@ def test_workers_that_never_become_ready_are_an_error(monkeypatch: pytest.Monkey
             hear(backend, some(Lost))
     finally:
         backend.close()
+
+
+def test_a_worker_that_cannot_be_started_again_is_an_error_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence with the node's name, through whoever waits for news too; everything can still be closed."""
+    cluster = Cluster.parse("v100:1 k80:1")
+    backend = LocalBackend([Slot(0, 0), Slot(1, 1)], nodes=[node.name for node in cluster.nodes])
+    backend.start()
+    try:
+        hear(backend, some(Ready, 2), 60)
+        begun, pids = open_files(), backend.pids
+        monkeypatch.setattr(local, "start_python", _no_process)
+        crew = Crew(backend, cluster, JobRates(cluster, base_s=0.05, rates="table").pace)
+        kill(pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerError, match=f"node {cluster.nodes[0].name} cannot be started again: no room"):
+            crew.news(crew.clock() + 10)
+        assert open_files() < begun
+    finally:
+        backend.close()
+    assert all_gone(pids, 0)
+
+
+def _no_process(*arguments: object) -> None:
+    raise OSError(errno.EAGAIN, "no room")
 
 
 def test_close_takes_three_seconds_at_most_and_leaves_nothing(before: tuple[int, int], backend: LocalBackend) -> None:

@@ -142,6 +142,18 @@ def test_copies_are_averaged_by_their_steps(tmp_path: Path, reports: dict[int, A
     assert unpack(tracker.jobs[0].state)["model"]["w"][0].item() == pytest.approx(weight)
 
 
+def test_a_copy_whose_state_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    """It is cut, or no state at all: told in a sentence, and the others are averaged."""
+    tracker = _tracker(tmp_path, 1000)
+    tracker.fork(0, {0: 60, 1: 30, 2: 10})
+    for copy, state in enumerate((_state(1.0)[:-40], b"", _state(3.0))):
+        sentence = tracker.report(0, copy, 10, state)
+        assert ("left out" in sentence) == (copy < 2)
+    tracker.consolidate(0)
+    assert tracker.jobs[0].done == 10
+    assert unpack(tracker.jobs[0].state)["model"]["w"][0].item() == 3.0
+
+
 def test_batches_of_a_round_are_given_out_once(tmp_path: Path) -> None:
     """What a copy did not do of its share is left out: the next round begins behind all shares."""
     tracker = _fork(tmp_path, {0: (60, 1.0), 1: None, 2: (10, 3.0)})

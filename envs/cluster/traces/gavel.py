@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..job import split_kind
 from ..workload import Workload
-from .rows import TraceRows, build_job
+from .rows import TraceRows, build_job, number
 
 _TEN = {"kind": 0, "steps": 5, "workers": 6, "weight": 7, "slo": 8, "arrival": 9}
 _SEVEN = {"kind": 0, "steps": 4, "arrival": 5, "workers": 6}
@@ -25,27 +25,27 @@ def read_gavel(rows: TraceRows, lines: list[str]) -> Workload:
         if columns is None:
             rows.reject(line, f"it has {len(cells)} columns between tabs; expected 10 or 7", text)
             continue
-        try:
-            values = {name: float(cells[column]) for name, column in columns.items() if name != "kind"}
-        except ValueError as error:
-            rows.reject(line, f"{error}; steps, workers and arrival must be numbers", text)
+        values = {name: number(cells[column]) for name, column in columns.items() if name != "kind"}
+        if bad := [name for name, value in values.items() if value is None]:
+            rows.reject(line, f"its {bad[0]} is {cells[columns[bad[0]]].strip()!r}; expected a number", text)
             continue
+        told = {name: value for name, value in values.items() if value is not None}
         model, batch = split_kind(cells[0])
-        slo = values.get("slo", -1.0)
-        if values["workers"] != int(values["workers"]):
-            rows.reject(line, f"it asks {values['workers']} GPUs; expected a whole number", text)
+        slo, workers = told.get("slo", -1.0), told["workers"]
+        if workers != int(workers):
+            rows.reject(line, f"it asks {workers} GPUs; expected a whole number", text)
             continue
         build_job(
             rows,
             line,
             text,
             id=str(rows.read - 1),
-            arrival=values["arrival"],
-            workers=int(values["workers"]),
-            steps=values["steps"],
+            arrival=told["arrival"],
+            workers=int(workers),
+            steps=told["steps"],
             model=model,
             batch_size=batch,
-            weight=values.get("weight", 1.0),
+            weight=told.get("weight", 1.0),
             slo=None if slo < 0 else slo,
         )
     return rows.workload()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..workload import Workload
-from .rows import TraceRows, from_first, numbered_dicts, whole
+from .rows import TraceRows, from_first, whole
 
 
 def read_helios(rows: TraceRows, lines: list[str]) -> Workload:
@@ -11,13 +11,9 @@ def read_helios(rows: TraceRows, lines: list[str]) -> Workload:
     end_time, duration [s], queue [s]. A job arrives at submit_time and works for ``duration``, or
     from start to end where that is empty; CPU-only jobs are rejected; all states count.
     """
-    for line, row in numbered_dicts(lines, rows.path, ("job_id", "gpu_num", "submit_time", "duration")):
-        rows.read += 1
+    for line, row in rows.dicts(lines, ("job_id", "gpu_num", "submit_time", "duration")):
         workers, arrival = whole(row["gpu_num"]), rows.clock(row["submit_time"])
-        try:
-            seconds: float | None = float(row["duration"])
-        except ValueError:
-            seconds = rows.interval(row.get("start_time"), row.get("end_time"))
+        seconds = rows.seconds(row["duration"], row.get("start_time"), row.get("end_time"))
         if workers is None or arrival is None or seconds is None:
             bad = "gpu_num" if workers is None else "submit_time" if arrival is None else "duration"
             rows.reject(line, f"its {bad} is {row[bad]!r}", row)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import TraceError
-from .rows import numbered_dicts
+from .rows import number, numbered_dicts, read_lines, surplus, whole
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,6 @@ class MachineUse:
         """Used part of one machine's GPUs, 0 to 1."""
         return self.used[machine] / self.gpus[machine]
 
-    @property
-    def cluster_share(self) -> float:
-        """Used part of all GPUs of the machines that were measured."""
-        return sum(self.used.values()) / sum(self.gpus[machine] for machine in self.used)
-
 
 def read_pai_machines(metric: str | Path, spec: str | Path) -> MachineUse:
     """Read ``pai_machine_metric`` and ``pai_machine_spec``, both with a header row.
@@ -43,26 +37,33 @@ def read_pai_machines(metric: str | Path, spec: str | Path) -> MachineUse:
         TraceError: a file or a value cannot be read, or a machine has no specification or no GPU.
     """
     metric, spec = Path(metric), Path(spec)
-    gpus = {row["machine"]: int(float(row["cap_gpu"])) for _, row in _rows(spec, ("machine", "cap_gpu"))}
+    gpus: dict[str, int] = {}
+    for line, row in _rows(spec, ("machine", "cap_gpu")):
+        count = whole(row["cap_gpu"])
+        if count is None or count < 0:
+            raise TraceError(f"{spec}, line {line}: cap_gpu is {row['cap_gpu']!r}; expected a whole number from 0 up.")
+        gpus[row["machine"]] = count
     sums: dict[str, list[float]] = {}
     for line, row in _rows(metric, ("machine", "machine_gpu", "start_time", "end_time")):
         machine = row["machine"]
         if gpus.get(machine, 0) < 1:
             raise TraceError(f"{metric}, line {line}: machine {machine!r} has no GPU in {spec}; add its cap_gpu.")
-        try:
-            seconds = float(row["end_time"]) - float(row["start_time"])
-            percent = float(row["machine_gpu"] or 0)
-        except ValueError as error:
-            raise TraceError(f"{metric}, line {line}: {error}; expected numbers.") from error
+        start, end, percent = (number(row[name]) for name in ("start_time", "end_time", "machine_gpu"))
+        percent = percent if row["machine_gpu"] else 0.0
+        if start is None or end is None or percent is None or end < start or percent < 0:
+            raise TraceError(
+                f"{metric}, line {line}: machine_gpu is {row['machine_gpu']!r} from {row['start_time']!r} to "
+                f"{row['end_time']!r}; expected a percentage (empty: 0), and seconds that do not go back."
+            )
         total = sums.setdefault(machine, [0.0, 0.0])
-        total[0] += percent / 100 * max(seconds, 0.0)
-        total[1] += max(seconds, 0.0)
+        total[0] += percent / 100 * (end - start)
+        total[1] += end - start
     used = {machine: work / seconds if seconds > 0 else 0.0 for machine, (work, seconds) in sums.items()}
     return MachineUse(used, gpus)
 
 
-def _rows(path: Path, needed: tuple[str, ...]) -> list[tuple[int, dict[str, str]]]:
-    try:
-        return list(numbered_dicts(path.read_text(encoding="utf-8-sig").splitlines(), path, needed))
-    except (OSError, csv.Error) as error:
-        raise TraceError(f"{path}: cannot be read ({error}).") from error
+def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, dict[str, str]]]:
+    for line, row in numbered_dicts(read_lines(path), path, needed):
+        if wrong := surplus(row):
+            raise TraceError(f"{path}, line {line}: {wrong}.")
+        yield line, row

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..job import join_kind, split_kind
 from ..workload import Workload
-from .rows import Row, TraceRows, build_job, from_first, header_hint, numbered_dicts, whole
+from .rows import Row, TraceRows, build_job, from_first, header_hint, number, whole
 
 COLUMNS = ("arrival", "workers", "duration", "model", "batch_size", "steps", "id", "weight", "slo")
 """What a CSV of one's own may have."""
@@ -20,9 +22,8 @@ def read_own(rows: TraceRows, lines: list[str]) -> Workload:
     """
     kept = [line if not line.lstrip().startswith("#") else "" for line in lines]
     first: tuple[int, bool] | None = None  # line of the first usable row, and whether its arrival is a clock time
-    for line, row in numbered_dicts(kept, rows.path, ("arrival", "workers")):
-        rows.read += 1
-        if others := [name for name in row if name not in COLUMNS and name != "None"]:
+    for line, row in rows.dicts(kept, ("arrival", "workers")):
+        if others := [name for name in row if name not in COLUMNS]:
             rows.note(f"columns that are not read: {', '.join(others)}")
         arrival, workers = rows.clock(row["arrival"]), whole(row["workers"])
         if arrival is None or workers is None:
@@ -30,7 +31,7 @@ def read_own(rows: TraceRows, lines: list[str]) -> Workload:
             expected = CLOCK if arrival is None else "a whole number of GPUs"
             rows.reject(line, f"its {bad} is {row[bad]!r}; expected {expected}", row)
             continue
-        clock = _is_clock(row["arrival"])
+        clock = number(row["arrival"]) is None
         if first is not None and clock != first[1]:
             kinds = ("seconds", "a clock time")
             mixed = f"its arrival is {kinds[clock]}, that of line {first[0]} {kinds[not clock]}; write all in one way"
@@ -40,25 +41,24 @@ def read_own(rows: TraceRows, lines: list[str]) -> Workload:
         numbers = _numbers(rows, line, row)
         if numbers is None:
             continue
+        model, batch, wrong = _kind_of(row)
+        if wrong:
+            rows.reject(line, wrong, row)
+            continue
         if "steps" in numbers:
-            _add_counted(rows, line, row, name, arrival, workers, numbers)
+            if "duration" in numbers:
+                rows.note("durations beside steps are not read")
+            values = {"arrival": arrival, "workers": workers, "model": model, "batch_size": batch}
+            _add_counted(rows, line, row, name, values, numbers)
         else:
-            model, batch = _kind_of(row)
+            if batch and not model:
+                rows.note("batch sizes without a model are not read")
             kind = join_kind(model, batch) if model else None
             seconds, weight, slo = numbers["duration"], numbers.get("weight", 1.0), numbers.get("slo")
             rows.add_timed(name, line, arrival, seconds, workers, row, kind, weight, slo)
         if first is None and rows.jobs:
             first = line, clock
     return from_first(rows) if first is not None and first[1] else rows.workload()
-
-
-def _is_clock(arrival: str) -> bool:
-    """Whether a readable arrival is a clock time, not seconds."""
-    try:
-        float(arrival)
-    except ValueError:
-        return True
-    return False
 
 
 def _numbers(rows: TraceRows, line: int, row: Row) -> dict[str, float] | None:
@@ -77,18 +77,23 @@ def _numbers(rows: TraceRows, line: int, row: Row) -> dict[str, float] | None:
     return numbers
 
 
-def _kind_of(row: Row) -> tuple[str, int | None]:
-    model, batch = split_kind(row.get("model", ""))
-    return model, whole(row.get("batch_size")) or batch
+def _kind_of(row: Row) -> tuple[str, int | None, str]:
+    """Model and batch size, and what is wrong with the latter (or nothing)."""
+    model, named = split_kind(row.get("model", ""))
+    text = row.get("batch_size", "")
+    batch = whole(text)
+    if text and (batch is None or batch < 1):
+        return model, None, f"its batch_size is {text!r}; expected a whole number from 1 up"
+    if None not in (batch, named) and batch != named:
+        return model, None, f"its batch_size is {text!r} beside the model {row['model']!r}; write it once"
+    return model, batch or named, ""
 
 
 def _add_counted(
-    rows: TraceRows, line: int, row: Row, name: str, arrival: float, workers: int, numbers: dict[str, float]
+    rows: TraceRows, line: int, row: Row, name: str, values: Mapping[str, object], numbers: Mapping[str, float]
 ) -> None:
-    model, batch = _kind_of(row)
-    if not model:
+    if not values["model"]:
         rows.reject(line, "it has steps but no model; name one of the throughput table", row)
         return
-    values = {"arrival": arrival, "workers": workers, "model": model, "batch_size": batch, **numbers}
-    values.pop("duration", None)
-    build_job(rows, line, row, id=rows.unique_id(name, line), **values)
+    counts = {key: value for key, value in numbers.items() if key != "duration"}
+    build_job(rows, line, row, id=rows.unique_id(name, line), **values, **counts)

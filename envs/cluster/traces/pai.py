@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterator
 
+from ...errors import TraceError
 from ..workload import Workload
-from .rows import Row, TraceRows, from_first
+from .rows import Row, TraceRows, from_first, number
 
 COLUMNS = (
     "job_name",
@@ -30,7 +32,7 @@ def read_tasks(rows: TraceRows, lines: list[str]) -> Workload:
     not usable, the whole job is rejected, since its GPUs or its end would be wrong.
     """
     groups: dict[str, list[tuple[int, Row]]] = {}
-    for line, cells in enumerate(csv.reader(lines), 1):
+    for line, cells in _numbered_cells(rows, lines):
         if not cells or cells[0].strip() == COLUMNS[0]:
             continue
         rows.read += 1
@@ -45,6 +47,13 @@ def read_tasks(rows: TraceRows, lines: list[str]) -> Workload:
         _add_job(rows, name, tasks)
     rows.note("GPU shares of a job are summed and rounded up to whole GPUs")
     return from_first(rows)
+
+
+def _numbered_cells(rows: TraceRows, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    try:
+        yield from enumerate(csv.reader(lines), 1)
+    except csv.Error as error:
+        raise TraceError(f"{rows.path}: cannot be read ({error}).") from error
 
 
 def _add_job(rows: TraceRows, name: str, tasks: list[tuple[int, Row]]) -> None:
@@ -72,10 +81,10 @@ def _problem(row: Row) -> str:
     values = {}
     for name in ("inst_num", "start_time", "end_time", "plan_gpu"):
         text = row[name] or ("0" if name == "plan_gpu" else "")
-        try:
-            values[name] = float(text)
-        except ValueError:
+        value = number(text)
+        if value is None:
             return f"its {name} is {text!r}" + (" (it has not ended)" if name == "end_time" else "")
+        values[name] = value
     if values["end_time"] <= 0:
         return f"its end_time is {row['end_time']}"
     if values["end_time"] < values["start_time"]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...errors import TraceError
 from ..workload import Workload
-from .rows import TraceRows, from_first, numbered_dicts, whole
+from .rows import TraceRows, from_first, number, whole
 
 
 def read_job_log(rows: TraceRows, lines: list[str]) -> Workload:
@@ -21,14 +21,16 @@ def read_job_log(rows: TraceRows, lines: list[str]) -> Workload:
     """
     try:
         entries = json.loads("\n".join(lines))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceError(f"{rows.path}: is not JSON ({error}); expected Philly's cluster_job_log.") from error
+    if not isinstance(entries, list):
+        raise TraceError(f"{rows.path}: is no JSON list of jobs; expected Philly's cluster_job_log.")
     for line, entry in enumerate(entries, 1):
         rows.read += 1
         if not isinstance(entry, Mapping):
             rows.reject(line, "it is no JSON object", entry)
             continue
-        arrival = rows.clock(entry.get("submitted_time"))
+        arrival = rows.clock(_text(entry.get("submitted_time")))
         reason, seconds, workers = _measure_attempts(rows, entry)
         if arrival is None:
             reason = reason or f"its submitted_time is {entry.get('submitted_time')!r}"
@@ -46,30 +48,42 @@ def _measure_attempts(rows: TraceRows, entry: Mapping[str, Any]) -> tuple[str, f
     if not attempts or not isinstance(attempts, list):
         return "it has no attempts: it never ran", 0.0, 0
     total, workers = 0.0, 0
-    for number, attempt in enumerate(attempts, 1):
-        servers = (attempt.get("detail") or []) if isinstance(attempt, Mapping) else None
-        if not isinstance(servers, list):
-            return f"its attempt {number} is no JSON object with a list of servers as its detail", 0.0, 0
-        seconds = rows.interval(attempt.get("start_time"), attempt.get("end_time"))
+    for position, attempt in enumerate(attempts, 1):
+        gpus = _count_gpus(attempt)
+        if gpus is None:
+            return f"its attempt {position} is no JSON object with a list of servers and their GPUs as detail", 0.0, 0
+        seconds = rows.interval(_text(attempt.get("start_time")), _text(attempt.get("end_time")))
         if seconds is None:
-            return f"its attempt {number} has no start or no end", 0.0, 0
+            return f"its attempt {position} has no start or no end", 0.0, 0
         if seconds < 0:
-            return f"its attempt {number} ends before it starts", 0.0, 0
+            return f"its attempt {position} ends before it starts", 0.0, 0
         total += seconds
-        workers = max(workers, sum(len(server.get("gpus") or ()) for server in servers if server))
+        workers = max(workers, gpus)
     return "", total, workers
+
+
+def _text(value: Any) -> str | None:
+    """A clock time, which is a text; anything else is none."""
+    return value if isinstance(value, str) else None
+
+
+def _count_gpus(attempt: Any) -> int | None:
+    """GPUs of an attempt; None if it is not made as one."""
+    servers = (attempt.get("detail") or []) if isinstance(attempt, Mapping) else None
+    if not isinstance(servers, list) or not all(isinstance(server or {}, Mapping) for server in servers):
+        return None
+    gpus = [server.get("gpus") or [] for server in servers if server]
+    return sum(map(len, gpus)) if all(isinstance(names, list) for names in gpus) else None
 
 
 def read_derived(rows: TraceRows, lines: list[str]) -> Workload:
     """The derived CSV: ``timestamp`` (seconds or clock time), ``duration`` [s], ``num_gpus``, and
     optionally ``gpu_time`` [GPU s], ``cluster`` and ``job_id``.
     """
-    for line, row in numbered_dicts(lines, rows.path, ("timestamp", "duration", "num_gpus")):
-        rows.read += 1
+    for line, row in rows.dicts(lines, ("timestamp", "duration", "num_gpus")):
         arrival, workers = rows.clock(row["timestamp"]), whole(row["num_gpus"])
-        try:
-            seconds = float(row["duration"])
-        except ValueError:
+        seconds = number(row["duration"])
+        if seconds is None:
             rows.reject(line, f"its duration is {row['duration']!r}", row)
             continue
         if arrival is None or workers is None:

@@ -11,7 +11,7 @@ from ...errors import TraceError, UnknownNameError, unknown_name
 from ..throughput import DATA, ThroughputTable, same_but_case
 from ..workload import Workload
 from . import gavel, helios, own_csv, pai, philly, slurm
-from .rows import TraceRows, find_zone, header_hint
+from .rows import TraceRows, find_zone, header_hint, read_lines
 from .window import cut_window
 
 Reader = Callable[[TraceRows, list[str]], Workload]
@@ -79,10 +79,7 @@ def read_workload(
     """
     path = find_sample(str(path)) if str(path).startswith("sample:") else Path(path)
     table = ThroughputTable.find(throughputs)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: cannot be read ({error}); give the path of a trace.") from error
+    lines = read_lines(path)
     name = format or detect_format(path, lines)
     if name not in FORMATS:
         raise UnknownNameError(f"no trace format is called {name!r}; choose one of {', '.join(FORMATS)}.")

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -19,6 +18,7 @@ from ..throughput import ThroughputTable
 from ..workload import Rejected, Workload
 
 Zone = ZoneInfo
+_REST = "cells beyond the header"
 
 
 @dataclass
@@ -55,6 +55,21 @@ class TraceRows:
         """State a rule once."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def dicts(
+        self, lines: Sequence[str], needed: Sequence[str], delimiter: str = ","
+    ) -> Iterator[tuple[int, dict[str, str]]]:
+        """Line numbers and rows of a CSV with a header, counted; rows with too many cells are left out.
+
+        Raises:
+            TraceError: ``numbered_dicts`` cannot read it.
+        """
+        for line, row in numbered_dicts(lines, self.path, needed, delimiter):
+            self.read += 1
+            if wrong := surplus(row):
+                self.reject(line, wrong, row)
+            else:
+                yield line, row
 
     def unique_id(self, name: str, line: int) -> str:
         """The trace's id, with the line behind it where it is empty or taken."""
@@ -127,6 +142,10 @@ class TraceRows:
         """Seconds since 1970 in UTC of a clock time in the trace's zone; None if there is none."""
         return parse_clock(text, self.zone, fold)
 
+    def seconds(self, text: str | None, start: str | None, end: str | None) -> float | None:
+        """A duration in seconds, or the interval from start to end where its cell is empty; None if there is none."""
+        return number(text) if (text or "").strip() else self.interval(start, end)
+
     def interval(self, start: str | None, end: str | None) -> float | None:
         """Seconds from start to end, over clock changes; None if one is missing.
 
@@ -172,20 +191,18 @@ def from_first(rows: TraceRows) -> Workload:
 def parse_clock(text: str | None, zone: Zone, fold: int = 0) -> float | None:
     """Seconds since 1970 in UTC of a number of seconds or an ISO time; None if it is neither."""
     text = (text or "").strip()
-    if not text:
-        return None
-    try:
-        number = float(text)
-        return number if math.isfinite(number) else None
-    except ValueError:
-        pass
+    if (seconds := number(text)) is not None:
+        return seconds
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone, fold=fold)
-    return moment.astimezone(UTC).timestamp()
+    try:
+        return moment.astimezone(UTC).timestamp()
+    except OverflowError:  # the first or last hours that the calendar knows
+        return None
 
 
 def find_zone(name: str) -> Zone:
@@ -205,46 +222,59 @@ def draw_kind(table: ThroughputTable, workers: int, rng: np.random.Generator) ->
     table has measured with this number of workers on every type (or, where there is none, with the
     largest number below), then uniform over the batch sizes.
     """
-    families = _families(table, workers)
+    fitting = [count for count in table.counts if count <= workers] or table.counts[:1]
+    found = (table.families(count) for count in reversed(fitting))
+    families = next((list(kinds.values()) for kinds in found if kinds), [list(table.kinds)])
     kinds = families[rng.integers(len(families))]
     return kinds[rng.integers(len(kinds))]
 
 
-@lru_cache(maxsize=512)
-def _families(table: ThroughputTable, workers: int) -> tuple[tuple[str, ...], ...]:
-    """Kinds by family that ``draw_kind`` chooses from."""
-    counts = sorted({count for _, count in table.rows if count <= workers}) or [min(c for _, c in table.rows)]
-    for count in reversed(counts):
-        families: dict[str, list[str]] = {}
-        for (kind, measured), row in table.rows.items():
-            if measured == count and (table.rates[row] > 0).all():
-                families.setdefault(split_kind(kind)[0], []).append(kind)
-        if families:
-            return tuple(tuple(kinds) for kinds in families.values())
-    return (table.kinds,)
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file.
+
+    Raises:
+        TraceError: it cannot be read, or is no UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: cannot be read ({error}); give the path of a trace, in UTF-8.") from error
 
 
 def numbered_dicts(
     lines: Sequence[str], path: Path, needed: Sequence[str], delimiter: str = ","
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line numbers and rows of a CSV with a header; empty lines are skipped.
+    """Line numbers and rows of a CSV with a header; empty lines are skipped. Of too many cells ``surplus`` tells.
 
     Raises:
-        TraceError: a needed column is missing.
+        TraceError: a needed column is missing, a column stands there twice, or a cell is too long to be one.
     """
     skipped = next((number for number, line in enumerate(lines) if line.strip()), 0)
-    reader = csv.DictReader(lines[skipped:], delimiter=delimiter)
-    columns = [name.strip() for name in reader.fieldnames or ()]
+    reader = csv.DictReader(lines[skipped:], delimiter=delimiter, restkey=_REST)
+    try:
+        _check_columns([name.strip() for name in reader.fieldnames or ()], path, needed)
+        for row in reader:
+            told = {name.strip(): (cell or "").strip() for name, cell in row.items() if name != _REST}
+            beyond = {_REST: delimiter.join(row[_REST])} if _REST in row else {}
+            yield skipped + reader.line_num, told | beyond
+    except csv.Error as error:
+        raise TraceError(f"{path}, line {skipped + reader.line_num + 1}: cannot be read ({error}).") from error
+
+
+def surplus(row: Mapping[str, str]) -> str:
+    """What is wrong with a row of ``numbered_dicts`` that has too many cells; an empty text for others."""
+    return f"it has more cells than the header: {row[_REST]!r} stands beyond" if _REST in row else ""
+
+
+def _check_columns(columns: Sequence[str], path: Path, needed: Sequence[str]) -> None:
     for name in needed:
         if name not in columns:
             raise TraceError(
                 f"{path}: the column {name!r} is missing; found {', '.join(columns)}{header_hint(columns, needed)}."
             )
-    for row in reader:
-        yield (
-            skipped + reader.line_num,
-            {str(k).strip(): (v or "").strip() for k, v in row.items() if isinstance(v, str | None)},
-        )
+    for name in columns:
+        if name and columns.count(name) > 1:
+            raise TraceError(f"{path}: the column {name!r} stands there twice; keep one of the two.")
 
 
 def header_hint(columns: Sequence[str], needed: Sequence[str]) -> str:
@@ -256,13 +286,19 @@ def header_hint(columns: Sequence[str], needed: Sequence[str]) -> str:
     return f"; write {', '.join(wrong)} in small letters" if wrong else ""
 
 
-def whole(text: str | None) -> int | None:
-    """A whole number from a cell such as ``4`` or ``4.0``; None if it is none."""
+def number(text: str | None) -> float | None:
+    """A finite number from a cell; None if it is none."""
     try:
-        number = float((text or "").strip())
+        value = float((text or "").strip())
     except ValueError:
         return None
-    return int(number) if math.isfinite(number) and number == int(number) else None
+    return value if math.isfinite(value) else None
+
+
+def whole(text: str | None) -> int | None:
+    """A whole number from a cell such as ``4`` or ``4.0``; None if it is none."""
+    value = number(text)
+    return int(value) if value is not None and value == int(value) else None
 
 
 def build_job(rows: TraceRows, line: int, row: object, **values: object) -> None:

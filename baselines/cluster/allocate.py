@@ -21,8 +21,7 @@ def place_on_types(view: ClusterView, type_of: Integers) -> Allocation:
 
     Args:
         view: what is free, and who runs where.
-        type_of: [N] type of each job, -1 for none; together they must fit into ``view.free``. Set to -1 for jobs
-            that wait for a node.
+        type_of: [N] type of each job, -1 for none; together they must fit into ``view.free``.
     """
     held = view.held
     (chosen,) = np.nonzero(type_of >= 0)
@@ -32,10 +31,14 @@ def place_on_types(view: ClusterView, type_of: Integers) -> Allocation:
         view.free.copy(), view.workers[chosen], types, alone, gangs, held.ptr, held.node, held.gpu_type, held.count
     )
     placed = counts.any(axis=1)
-    type_of[chosen[~placed]] = -1
     ptr, node, count = _collect(counts[placed])
     kinds, job = np.repeat(types[placed], np.diff(ptr)), view.job[chosen[placed]]
     return Allocation(job, np.zeros(len(job), dtype=np.int64), ptr, node, kinds, count)
+
+
+def placed_types(view: ClusterView, type_of: Integers, allocation: Allocation) -> Integers:
+    """[N] the types of those that ``place_on_types`` has placed, -1 for those that wait."""
+    return np.where(np.isin(view.job, allocation.job), type_of, -1)
 
 
 @njit(cache=True, nogil=True)

@@ -12,7 +12,7 @@ from ...envs.cluster import Allocation, Cluster, ClusterView, FractionalPolicy
 from ...envs.cluster.gavel_kernels import Shares, choose_jobs, new_period
 from ...envs.cluster.gavel_mechanism import MIN_RESET_S
 from ...envs.errors import SchedulerError, UnknownNameError, unknown_name
-from .allocate import place_on_types
+from .allocate import place_on_types, placed_types
 from .gavel_policies import POLICIES
 
 Integers = NDArray[np.int64]
@@ -101,6 +101,7 @@ class GavelScheduler:
                 self._solve(view)
         chosen = self._choose(view)
         allocation = place_on_types(view, chosen)
+        chosen = placed_types(view, chosen, allocation)
         if view.mid_round:
             self._type_of[view.job[chosen >= 0]] = chosen[chosen >= 0]
         else:

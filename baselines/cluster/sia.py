@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...envs.cluster import Allocation, Cluster, ClusterView
 from ...envs.errors import SchedulerError
-from .allocate import place_on_types
+from .allocate import place_on_types, placed_types
 from .job_program import Block, JobProgram
 
 Floats = NDArray[np.float64]
@@ -102,6 +102,7 @@ class Sia:
             self._restarts = np.concatenate((self._restarts, np.zeros(missing, dtype=np.int64)))
         chosen = self._choose(view)
         allocation = place_on_types(view, chosen)
+        chosen = placed_types(view, chosen, allocation)
         self._restarts[view.job[(chosen >= 0) & (chosen != view.held_type)]] += 1
         return allocation
 

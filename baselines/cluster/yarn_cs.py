@@ -37,14 +37,13 @@ class YarnCS:
         order = np.concatenate((running, reachable))
         preference = np.zeros(view.rates.shape, dtype=np.int64)
         preference[order] = random_preference(self._rng, len(order), len(left))
-        wanted = choose_types(order, view.workers, preference, view.runnable, held, left, False)
+        chosen = choose_types(order, view.workers, preference, view.runnable, held, left, False)
         while True:
-            chosen = wanted.copy()
             allocation = place_on_types(view, chosen)
-            if np.array_equal(chosen, wanted):
+            if len(allocation) == np.count_nonzero(chosen >= 0):
                 return allocation
-            last = np.flatnonzero(wanted[order] >= 0)[-1]
-            wanted[order[last]] = -1  # one found no node: nobody overtakes it, so the last in the queue waits, too
+            last = np.flatnonzero(chosen[order] >= 0)[-1]
+            chosen[order[last]] = -1  # one found no node: nobody overtakes it, so the last in the queue waits, too
 
 
 def _stays(view: ClusterView) -> Flags:

@@ -208,7 +208,7 @@ class ClusterSchedulingEnv(gym.Env[Observation, NDArray[np.int64]]):
 
     def encode(self, allocation: Allocation) -> NDArray[np.int64]:
         """The action of an allocation to jobs of ``view``; see ``check`` and ``ActionLayout.encode``."""
-        self.check(allocation)
+        check_entries(allocation, self.cluster, self.simulation.workload.jobs)
         return self.actions.encode(self._open_view(), allocation)
 
     def check(self, allocation: Allocation) -> None:

@@ -191,14 +191,16 @@ class ClusterView:
     @property
     def gang_rates(self) -> Floats:
         """[N, R] steps/s of a whole gang on one type: spread where no node of the type can hold it."""
-        largest = self.cluster.capacity.max(axis=0)
-        return np.where(self.workers[:, None] > largest[None, :], self.spread_rates, self.rates)
+        return self._rates_by(self.cluster.capacity)
 
     @property
     def runnable(self) -> Flags:
         """[N, R] whether a whole gang runs on one type as it is free: in one node if one can hold it, else spread."""
-        largest = self.free.max(axis=0)
-        return np.where(self.workers[:, None] > largest[None, :], self.spread_rates, self.rates) > 0
+        return self._rates_by(self.free) > 0
+
+    def _rates_by(self, room: Integers) -> Floats:
+        """[N, R] rates in one node where a node has room [H, R] for the whole gang, else spread."""
+        return np.where(self.workers[:, None] > room.max(axis=0), self.spread_rates, self.rates)
 
     @property
     def held_type(self) -> Integers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
 import json
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..errors import ThroughputError
 from .cluster import Cluster
+from .csv_rows import numbered_dicts, surplus
 from .job import Job, join_kind, split_kind
 
 DATA = Path(__file__).parent / "data"
@@ -26,7 +26,6 @@ SPREAD_SHARE = 0.8
 Floats = NDArray[np.float64]
 COLUMNS = ("model", "batch_size", "workers", "gpu_type", "steps_per_s", "spread_steps_per_s")
 _OPTIONAL = ("batch_size", "spread_steps_per_s")
-_REST = "cells beyond the header"
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,23 +283,18 @@ def _bundled(name: str) -> ThroughputTable:
 
 
 def _csv_entries(lines: Sequence[str], where: str) -> list[tuple[str, int, str, float, float]]:
-    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
-    reader = csv.DictReader((line for _, line in numbered), restkey=_REST)
-    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ()) and name not in _OPTIONAL]
-    if missing:
-        raise ThroughputError(f"{where}: the column {missing[0]} is missing; expected {', '.join(COLUMNS)}.")
+    kept = ["" if line.startswith("#") or not line.strip() else line for line in lines]
+    needed = [name for name in COLUMNS if name not in _OPTIONAL]
     entries = []
-    for (number, _), row in zip(numbered[1:], reader, strict=False):
-        if _REST in row:
-            raise ThroughputError(
-                f"{where}, line {number}: it has more cells than the header; expected {', '.join(COLUMNS)}."
-            )
+    for number, row in numbered_dicts(kept, where, needed, error=ThroughputError):
+        if wrong := surplus(row):
+            raise ThroughputError(f"{where}, line {number}: {wrong}; expected {', '.join(COLUMNS)}.")
         try:
             batch, apart = row.get("batch_size"), row.get("spread_steps_per_s")
-            kind = join_kind(row["model"].strip(), int(batch) if batch else None)
+            kind = join_kind(row["model"], int(batch) if batch else None)
             rate = float(row["steps_per_s"])
             entries.append((kind, int(row["workers"]), row["gpu_type"], rate, float(apart) if apart else np.nan))
-        except (TypeError, ValueError, AttributeError) as error:
+        except ValueError as error:
             raise ThroughputError(
                 f"{where}, line {number}: cannot read {list(row.values())}; expected a model, whole numbers for "
                 "batch_size and workers, a GPU type and steps per second."

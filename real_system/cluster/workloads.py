@@ -10,8 +10,8 @@ import numpy as np
 
 from ...envs.arguments import as_list, is_whole, read_range
 from ...envs.cluster import Job, ThroughputTable, Workload, read_workload
+from ...envs.cluster.csv_rows import numbered_dicts, whole
 from ...envs.cluster.job import join_kind, split_kind
-from ...envs.cluster.traces.rows import numbered_dicts, whole
 from ...envs.cluster.workload import Rejected
 from ...envs.errors import HadopplerError, TraceError
 from .training_job import JobSpec, TrainingJobError, make_training_job

@@ -147,6 +147,7 @@ def test_gavels_json(tmp_path: Path) -> None:
         ("model,batch_size,workers,gpu_type,steps_per_s\nm,,one,a,2\n", "line 2"),
         ("model,batch_size,workers,gpu_type,steps_per_s\nm,,1,a,-2\n", "expected numbers from 0"),
         ("model,batch_size,workers,gpu_type,steps_per_s\nm,,1,a,2\nm,,1,a,3\n", "twice"),
+        ("model,workers,gpu_type,steps_per_s,workers\nm,1,a,2,4\n", "'workers' stands there twice"),
         ('{"v100": {"m": 3}}', "cannot read it as Gavel"),
         ('{"v100": ', "is not JSON"),
     ],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ..csv_rows import number
 from ..job import split_kind
 from ..workload import Workload
-from .rows import TraceRows, build_job, number
+from .rows import TraceRows, build_job
 
 _TEN = {"kind": 0, "steps": 5, "workers": 6, "weight": 7, "slo": 8, "arrival": 9}
 _SEVEN = {"kind": 0, "steps": 4, "arrival": 5, "workers": 6}

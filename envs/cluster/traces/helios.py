@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..csv_rows import whole
 from ..workload import Workload
-from .rows import TraceRows, from_first, whole
+from .rows import TraceRows, from_first
 
 
 def read_helios(rows: TraceRows, lines: list[str]) -> Workload:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...errors import TraceError
-from .rows import number, numbered_dicts, read_lines, surplus, whole
+from ..csv_rows import number, numbered_dicts, surplus, whole
+from .rows import read_lines
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..csv_rows import header_hint, number, whole
 from ..job import join_kind, split_kind
 from ..workload import Workload
-from .rows import Row, TraceRows, build_job, from_first, header_hint, number, whole
+from .rows import Row, TraceRows, build_job, from_first
 
 COLUMNS = ("arrival", "workers", "duration", "model", "batch_size", "steps", "id", "weight", "slo")
 """What a CSV of one's own may have."""

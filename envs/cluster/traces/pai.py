@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterator
 
 from ...errors import TraceError
+from ..csv_rows import number
 from ..workload import Workload
-from .rows import Row, TraceRows, from_first, number
+from .rows import Row, TraceRows, from_first
 
 COLUMNS = (
     "job_name",

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import TraceError
+from ..csv_rows import number, whole
 from ..workload import Workload
-from .rows import TraceRows, from_first, number, whole
+from .rows import TraceRows, from_first
 
 
 def read_job_log(rows: TraceRows, lines: list[str]) -> Workload:

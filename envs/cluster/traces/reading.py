@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import TraceError, UnknownNameError, unknown_name
+from ..csv_rows import header_hint
 from ..throughput import DATA, ThroughputTable, same_but_case
 from ..workload import Workload
 from . import gavel, helios, own_csv, pai, philly, slurm
-from .rows import TraceRows, find_zone, header_hint, read_lines
+from .rows import TraceRows, find_zone, read_lines
 from .window import cut_window
 
 Reader = Callable[[TraceRows, list[str]], Workload]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,12 +11,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 
 from ...errors import HadopplerError, TraceError
+from ..csv_rows import number, numbered_dicts, surplus
 from ..job import Job, split_kind
 from ..throughput import ThroughputTable
 from ..workload import Rejected, Workload
 
 Zone = ZoneInfo
-_REST = "cells beyond the header"
 
 
 @dataclass
@@ -239,66 +237,6 @@ def read_lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read ({error}); give the path of a trace, in UTF-8.") from error
-
-
-def numbered_dicts(
-    lines: Sequence[str], path: Path, needed: Sequence[str], delimiter: str = ","
-) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line numbers and rows of a CSV with a header; empty lines are skipped. Of too many cells ``surplus`` tells.
-
-    Raises:
-        TraceError: a needed column is missing, a column stands there twice, or a cell is too long to be one.
-    """
-    skipped = next((number for number, line in enumerate(lines) if line.strip()), 0)
-    reader = csv.DictReader(lines[skipped:], delimiter=delimiter, restkey=_REST)
-    try:
-        _check_columns([name.strip() for name in reader.fieldnames or ()], path, needed)
-        for row in reader:
-            told = {name.strip(): (cell or "").strip() for name, cell in row.items() if name != _REST}
-            beyond = {_REST: delimiter.join(row[_REST])} if _REST in row else {}
-            yield skipped + reader.line_num, told | beyond
-    except csv.Error as error:
-        raise TraceError(f"{path}, line {skipped + reader.line_num + 1}: cannot be read ({error}).") from error
-
-
-def surplus(row: Mapping[str, str]) -> str:
-    """What is wrong with a row of ``numbered_dicts`` that has too many cells; an empty text for others."""
-    return f"it has more cells than the header: {row[_REST]!r} stands beyond" if _REST in row else ""
-
-
-def _check_columns(columns: Sequence[str], path: Path, needed: Sequence[str]) -> None:
-    for name in needed:
-        if name not in columns:
-            raise TraceError(
-                f"{path}: the column {name!r} is missing; found {', '.join(columns)}{header_hint(columns, needed)}."
-            )
-    for name in columns:
-        if name and columns.count(name) > 1:
-            raise TraceError(f"{path}: the column {name!r} stands there twice; keep one of the two.")
-
-
-def header_hint(columns: Sequence[str], needed: Sequence[str]) -> str:
-    """Why a header does not hold the needed columns, where semicolons or capitals are the cause; else nothing."""
-    cells = [cell.strip() for column in columns for cell in column.split(";")]
-    if len(cells) > len(columns) and {cell.lower() for cell in cells} & set(needed):
-        return "; semicolons stand between the columns: write commas"
-    wrong = [cell for cell in cells if cell.lower() in needed and cell not in needed]
-    return f"; write {', '.join(wrong)} in small letters" if wrong else ""
-
-
-def number(text: str | None) -> float | None:
-    """A finite number from a cell; None if it is none."""
-    try:
-        value = float((text or "").strip())
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
-
-
-def whole(text: str | None) -> int | None:
-    """A whole number from a cell such as ``4`` or ``4.0``; None if it is none."""
-    value = number(text)
-    return int(value) if value is not None and value == int(value) else None
 
 
 def build_job(rows: TraceRows, line: int, row: object, **values: object) -> None:

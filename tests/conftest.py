@@ -33,6 +33,18 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
+def others_compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels run as plain Python in other processes, for compiling takes a minute.
+
+    Only for tests that leave all computing to those: compiling in this process would break. It has read its settings
+    once numba is imported.
+    """
+    import numba  # noqa: F401
+
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+
+
+@pytest.fixture
 def no_account(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """``own_folder`` of somebody without any key, mode or settings of wandb."""
     for name in [name for name in os.environ if name.startswith("WANDB_") and name != "WANDB_SERVICE"]:

@@ -39,10 +39,7 @@ KEYS = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _uncompiled(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other processes compile nothing."""
-    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def read(path: Path) -> Any:
@@ -111,6 +108,7 @@ def test_unknown_commands(word: str, words: str, capsys: pytest.CaptureFixture[s
     assert words in err
 
 
+@pytest.mark.usefixtures("others_compile_nothing")
 def test_the_installed_command_gives_the_exit_code(tmp_path: Path) -> None:
     command = Path(sys.executable).with_name("hadoppler")
     if not command.exists():
@@ -325,6 +323,7 @@ def test_a_users_module(tmp_path: Path) -> None:
     assert place_command.main(["graph=module", "model=my_cli_model:mkae"]) == 2
 
 
+@pytest.mark.usefixtures("others_compile_nothing")
 def test_warnings_are_sentences(tmp_path: Path) -> None:
     """Of this package; others' name the file and the line of code, as ever."""
     pytest.importorskip("torch", reason="torch is not installed")
@@ -527,6 +526,7 @@ def test_the_others_of_a_sweep_run_on(tmp_path: Path, capsys: pytest.CaptureFixt
         assert any(f"graph={graph}" in line and "order is 'bogus'" in line for line in sentences)
 
 
+@pytest.mark.usefixtures("others_compile_nothing")
 def test_members_that_fail_in_other_processes_are_not_lost(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="hydra-joblib-launcher is not installed")
     arguments = ["-m", "hydra/launcher=joblib", *QUICK, "order=bogus,fifo"]
@@ -535,6 +535,7 @@ def test_members_that_fail_in_other_processes_are_not_lost(tmp_path: Path, capfd
     assert "hadoppler place: order is 'bogus'" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("others_compile_nothing")
 def test_two_runs_at_the_same_moment_never_share_a_folder(tmp_path: Path) -> None:
     """H19: five times two processes give ten folders with one result each."""
     code = "import sys; from hadoppler.scripts.place import main; sys.exit(main(sys.argv[1:]))"
@@ -573,6 +574,7 @@ def test_folders_differ_within_one_microsecond(tmp_path: Path, monkeypatch: pyte
     assert all(name.startswith("now_") for name in names)
 
 
+@pytest.mark.usefixtures("others_compile_nothing")
 def test_the_script_runs_as_a_file(tmp_path: Path) -> None:
     done = python(str(ROOT / "scripts" / "place.py"), *QUICK, folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-import hadoppler.envs.placement  # noqa: F401  (here it is compiled; what is set below is for other processes)
 from hadoppler.scripts import place as place_command, simulate, train
 from hadoppler.scripts.figure_headings import headings
 from hadoppler.scripts.intervals import estimate
@@ -30,8 +29,7 @@ QUICK = ["graph=chain", "method=[round_robin]", "pictures=false"]
 
 @pytest.fixture(autouse=True)
 def _other_processes(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They find the plans and compile nothing."""
-    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    """They find the plans."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
 
 
@@ -160,11 +158,12 @@ def test_narrow_terminals_get_intervals_below_their_centres(width: int, tables: 
 
 
 @pytest.mark.parametrize("launcher", ["basic", "joblib"])
-def test_place_over_seeds(launcher: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_place_over_seeds(launcher: str, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["-m", "graph=chain,ladder", "seed=0,1,2", "method=[random,heft]", "pictures=false"]
     if launcher == "joblib":
         pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="hydra-joblib-launcher is not installed")
         words += ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+        request.getfixturevalue("others_compile_nothing")
     assert place_command.main(words) == 0
     found = told("place")
     assert [item["state"] for item in found["members"]] == ["finished"] * 6
@@ -237,6 +236,7 @@ def test_a_member_that_fails_is_told_everywhere(capsys: pytest.CaptureFixture[st
     assert "seed is -1" in err
 
 
+@pytest.mark.usefixtures("others_compile_nothing")
 def test_a_process_that_is_killed_is_told(capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="hydra-joblib-launcher is not installed")
     words = ["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", *PLAN, "pictures=false"]
@@ -248,6 +248,7 @@ def test_a_process_that_is_killed_is_told(capfd: pytest.CaptureFixture[str]) -> 
     assert "Traceback" not in err
 
 
+@pytest.mark.usefixtures("others_compile_nothing")
 def test_sweeps_that_start_at_once_leave_each_other_alone(tmp_path: Path) -> None:
     """Two processes in one folder: two folders with two members each, of their own settings."""
     code = "import sys; from hadoppler.scripts.place import main; sys.exit(main(sys.argv[1:]))"

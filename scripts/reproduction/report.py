@@ -138,7 +138,8 @@ def _claims(evidence: Evidence) -> Iterator[str]:
     rows = [_claim(finding) for name in evidence.plan.rows for finding in find(evidence, evidence.plan.tables[name])]
     if rows:
         yield from ("", "## Claims", "")
-        yield from _markdown(("claim", "published", "ours", "ours / published", "setting", "seeds", "remark"), rows)
+        remark = "remark on the full run" if evidence.plan.quick else "remark"
+        yield from _markdown(("claim", "published", "ours", "ours / published", "setting", "seeds", remark), rows)
 
 
 def _claim(finding: Finding) -> list[str]:

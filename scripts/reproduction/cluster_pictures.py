@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from hadoppler.scripts.reproduction.drawing import Drawn, label_axes, new_axes, scatter_points, settings_of, title_of
+from hadoppler.scripts.reproduction.drawing import (
+    Drawn,
+    add_legend,
+    label_axes,
+    new_axes,
+    scatter_points,
+    settings_of,
+    title_of,
+)
 from hadoppler.scripts.reproduction.evidence import Evidence
 from hadoppler.scripts.reproduction.parts import Part
 from hadoppler.scripts.reproduction.records import rows_of
@@ -116,6 +124,7 @@ def predicted(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Dr
     if found:
         axes.axline((0, 0), slope=1, color="0.4", linestyle="--", linewidth=1, label="equal")
         label_axes(axes, f"simulated [{told.unit}]", f"measured [{told.unit}]")
+        add_legend(figure)
         yield Drawn(f"predicted_{told.keys[0]}", figure, f"{told.label}: measured against simulated.")
 
 

@@ -50,19 +50,27 @@ def new_axes(title: str) -> tuple[Figure, Any]:
 
     from hadoppler.envs.pictures import verbatim
 
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    figure = Figure(figsize=(10.5, 5.5), layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(verbatim(title))
     return figure, axes
 
 
 def label_axes(axes: Any, horizontal: str, vertical: str) -> None:
-    """Names of both axes, a grid, and a legend if there is anything to tell apart."""
+    """Names of both axes, and a grid."""
     axes.set_xlabel(horizontal)
     axes.set_ylabel(vertical)
     axes.grid(alpha=0.3)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize="small")
+
+
+def add_legend(figure: Figure) -> None:
+    """One legend of all panels, beside them, so that it hides nothing."""
+    found: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if found:
+        figure.legend(list(found.values()), list(found), loc="outside right upper", frameon=False, fontsize="small")
 
 
 def scatter_points(axes: Any, points: Sequence[tuple[float, float]], label: str, number: int) -> None:

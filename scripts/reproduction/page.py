@@ -19,12 +19,11 @@ th { background: #eee; }
 tbody tr:nth-child(even) { background: #f6f6f6; }
 td { min-width: 3rem; max-width: 30rem; }
 img { max-width: 100%; height: auto; }
-pre { overflow-x: auto; background: #f6f6f6; border: 1px solid #767676; padding: 0.5rem; font-size: 0.85rem; }
+pre { white-space: pre-wrap; background: #f6f6f6; border: 1px solid #767676; padding: 0.5rem; font-size: 0.85rem; }
 code { font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
 @media print {
   body { max-width: none; font-size: 10pt; }
-  .box, pre { overflow: visible; }
-  pre { white-space: pre-wrap; }
+  .box { overflow: visible; }
   table { font-size: 7.5pt; }
   td { min-width: 0; }
   tr, img { break-inside: avoid; }

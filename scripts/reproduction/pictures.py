@@ -10,7 +10,7 @@ import numpy as np
 
 from hadoppler.scripts.intervals import Estimate
 from hadoppler.scripts.reproduction import cluster_pictures as cluster, placement_pictures as placement
-from hadoppler.scripts.reproduction.drawing import MARKERS, Drawn, label_axes
+from hadoppler.scripts.reproduction.drawing import MARKERS, Drawn, add_legend, label_axes
 from hadoppler.scripts.reproduction.evidence import Evidence, estimated
 from hadoppler.scripts.reproduction.parts import short
 from hadoppler.scripts.reproduction.tables import Picture, Table
@@ -36,7 +36,7 @@ def lines(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Drawn]
         if dict(part.at) not in groups.setdefault(rest, []):
             groups[rest].append(dict(part.at))
     rows = math.ceil(len(groups) / COLUMNS)
-    figure = Figure(figsize=(5.5 * min(len(groups), COLUMNS), 3.6 * rows + 0.4), layout="constrained")
+    figure = Figure(figsize=(max(5.5 * min(len(groups), COLUMNS) + 1.5, 10.0), 3.6 * rows + 0.4), layout="constrained")
     panels = list(figure.subplots(rows, min(len(groups), COLUMNS), squeeze=False).flat)
     drawn = False
     for axes, (rest, settings) in zip(panels, groups.items(), strict=False):
@@ -44,11 +44,13 @@ def lines(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Drawn]
             points = [(at[picture.over], estimated(evidence.values(table, picture.figure, row, at))) for at in settings]
             drawn |= _line(axes, [(x, found) for x, found in points if found is not None], row, number)
         axes.set_title(rest, fontsize="medium")
+        axes.set_xticks(sorted({at[picture.over] for at in settings}))
         label_axes(axes, picture.over.rpartition(".")[2], f"{told.label} [{told.unit}]" if told.unit else told.label)
     for axes in panels[len(groups) :]:
         axes.set_visible(False)
     figure.suptitle(f"{table.title}: {told.label}")
     if drawn:
+        add_legend(figure)
         yield Drawn(f"lines_{picture.figure}", figure, f"{told.label} over {picture.over.rpartition('.')[2]}.")
 
 

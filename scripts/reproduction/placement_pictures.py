@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from hadoppler.scripts.reproduction.drawing import (
     MARKERS,
     MOST,
     Drawn,
+    add_legend,
     label_axes,
     new_axes,
     plain_name,
@@ -31,6 +32,8 @@ MEANINGS = {"ratio": "makespan / lower bound", "seconds_best": "fastest placemen
 """Figures of ``metrics.jsonl`` for axes."""
 POINTS = 60
 """Of a learning curve's grid."""
+WIDE = 10
+"""Where a curve is so many times as long as another one, episodes are shown logarithmically."""
 
 
 def gantt(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Drawn]:
@@ -59,19 +62,30 @@ def curves(evidence: Evidence, table: Table, picture: Picture) -> Iterator[Drawn
     name = picture.figure or "ratio"
     counter = "real runs" if name.startswith("seconds") else "episodes"
     for number, at in enumerate(settings_of(evidence, table, picture)):
-        figure, axes = new_axes(title_of(table, at))
-        drawn = 0
-        for row in table.rows:
-            parts = [part for part in evidence.parts(table.name, row, at) if evidence.results(part)]
-            lines = [points for points in (_best_so_far(part, evidence.root, name) for part in parts) if points]
-            if lines:
-                _band(axes, lines, row, drawn)
-                drawn += 1
+        curves_of = {row: list(_curves(evidence, table, row, at, name)) for row in table.rows}
+        drawn = {row: lines for row, lines in curves_of.items() if lines}
         if drawn:
+            figure, axes = new_axes(title_of(table, at))
+            ends = [line[-1][0] for lines in drawn.values() for line in lines]
+            wide = max(ends) > WIDE * max(min(ends), 1)
+            for place, (row, lines) in enumerate(drawn.items()):
+                _band(axes, lines, row, place, wide)
+            if wide:
+                axes.set_xscale("log")
             label_axes(axes, counter, f"{MEANINGS.get(name, name)}, best so far")
+            add_legend(figure)
             yield Drawn(
                 f"curves_{number}", figure, f"Learning curves, band: interval over seeds. {title_of(table, at)}"
             )
+
+
+def _curves(
+    evidence: Evidence, table: Table, row: str, at: Mapping[str, Any], name: str
+) -> Iterator[list[tuple[float, float]]]:
+    """``_best_so_far`` of the parts of a row that have any."""
+    for part in evidence.parts(table.name, row, at):
+        if evidence.results(part) and (points := _best_so_far(part, evidence.root, name)):
+            yield points
 
 
 def _best_so_far(part: Part, root: Path, name: str) -> list[tuple[float, float]]:
@@ -85,12 +99,15 @@ def _best_so_far(part: Part, root: Path, name: str) -> list[tuple[float, float]]
     return points
 
 
-def _band(axes: Any, lines: Sequence[Sequence[tuple[float, float]]], label: str, number: int) -> None:
-    """Centre and interval of lines on the range that all of them have."""
+def _band(axes: Any, lines: Sequence[Sequence[tuple[float, float]]], label: str, number: int, wide: bool) -> None:
+    """Centre and interval of lines on the range that all of them have; ``wide``: for a logarithmic axis."""
     from hadoppler.envs.pictures import line_style, verbatim
 
     first, last = max(line[0][0] for line in lines), min(line[-1][0] for line in lines)
     grid = np.linspace(first, max(first, last), POINTS)
+    if wide:
+        first = max(first, 1.0)
+        grid = np.geomspace(first, max(first, last), POINTS)
     values = [_held(line, grid) for line in lines]
     found = [estimate([line[place] for line in values]) for place in range(len(grid))]
     style, marker = line_style(number), MARKERS[number % len(MARKERS)]

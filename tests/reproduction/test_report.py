@@ -19,10 +19,11 @@ from hadoppler.scripts.reproduction.evidence import Evidence, figure_of, find, o
 from hadoppler.scripts.reproduction.figures import write_figures
 from hadoppler.scripts.reproduction.page import page
 from hadoppler.scripts.reproduction.parts import Plan, configurations, plan_of
+from hadoppler.scripts.reproduction.placement_pictures import curves
 from hadoppler.scripts.reproduction.records import write_record
 from hadoppler.scripts.reproduction.report import _commit, write_report
 from hadoppler.scripts.reproduction.table_files import parse_table
-from hadoppler.scripts.reproduction.tables import Figure
+from hadoppler.scripts.reproduction.tables import Figure, Picture
 
 TEXT = """
 title: Times | and <more>
@@ -200,6 +201,22 @@ def test_pictures_become_part_of_the_page(tmp_path: Path) -> None:
     assert '<img src="data:image/png;base64,iVBORw==" alt="What it shows"' in html
     assert "&lt;b&gt;no&lt;/b&gt;" in html
     assert "<title>Title</title>" in html
+
+
+@pytest.mark.parametrize(("longest", "scale"), [(900, "linear"), (2000, "log")])
+def test_curves_of_very_different_lengths_are_all_seen(tmp_path: Path, longest: int, scale: str) -> None:
+    """A curve of 100 episodes beside one of 2,000 would be a stroke at the edge."""
+    told = evidence(tmp_path)
+    for part in told.plan.rows["a"]:
+        last = longest if part.row == "theirs" else 100
+        lines = [{"episodes": episodes, "ratio": 1.0 + 1.0 / (1 + episodes)} for episodes in (0, last // 2, last)]
+        (part.folder(tmp_path) / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    pictures = list(curves(told, told.plan.tables["a"], Picture("curves", figure="ratio")))
+    assert len(pictures) == 2, "one for each graph"
+    (axes,) = pictures[0].figure.axes
+    assert axes.get_xscale() == scale
+    ends = {line.get_label(): line.get_xdata()[-1] for line in axes.get_lines()}
+    assert ends == {"ours_1": pytest.approx(100), "theirs": pytest.approx(longest)}
 
 
 def test_every_figure_of_every_part_is_a_row(tmp_path: Path) -> None:

@@ -104,10 +104,10 @@ def _band(axes: Any, lines: Sequence[Sequence[tuple[float, float]]], label: str,
     from hadoppler.envs.pictures import line_style, verbatim
 
     first, last = max(line[0][0] for line in lines), min(line[-1][0] for line in lines)
-    grid = np.linspace(first, max(first, last), POINTS)
     if wide:
-        first = max(first, 1.0)
-        grid = np.geomspace(first, max(first, last), POINTS)
+        first = max(first, 1.0)  # a logarithmic axis has no 0
+    spread = np.geomspace if wide else np.linspace
+    grid = spread(first, max(first, last), POINTS)
     values = [_held(line, grid) for line in lines]
     found = [estimate([line[place] for line in values]) for place in range(len(grid))]
     style, marker = line_style(number), MARKERS[number % len(MARKERS)]

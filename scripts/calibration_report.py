@@ -146,7 +146,7 @@ def scatter(title: str, check: Check) -> Figure:
         if seconds:
             axes.axline((0, 0), slope=1, color="0.4", linestyle="--", linewidth=1)
     panels[0].set_ylabel(f"measured [{label}]")
-    panels[0].legend(fontsize="small")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
     figure.suptitle(verbatim(title))
     return figure
 

@@ -7,7 +7,7 @@ import numpy as np
 from ..errors import AllocationError
 from . import kernels
 from .forks import split_steps
-from .scheduler import Allocation, Floats
+from .scheduler import Allocation, Floats, Integers
 
 
 def mark_forks(gangs: kernels.Gangs) -> None:
@@ -69,6 +69,20 @@ def steps_done(gangs: kernels.Gangs, gang: int, budget: float, now: float) -> fl
     return float(min(budget, np.floor(reach * (1 + 1e-12))))
 
 
+def lose_copies(jobs: kernels.Jobs, gangs: kernels.Gangs, lost: Integers) -> None:
+    """After gangs ``lost`` their node: a job whose other copies do not hold all its steps goes on after the round."""
+    for job in dict.fromkeys(gangs.job[lost[gangs.forked[lost]]].tolist()):
+        left = (gangs.job == job) & gangs.alive
+        if not holds_all_steps(gangs.budget[left], float(jobs.remaining[job])):
+            gangs.final[left] = False
+            gangs.release[left] = np.inf
+
+
+def holds_all_steps(shares: Floats, remaining: float) -> bool:
+    """Whether the copies' steps are all that the job has left; the last digits of broken steps do not count."""
+    return bool(shares.sum() >= remaining * (1 - 1e-12))
+
+
 def begin_forks(
     jobs: kernels.Jobs,
     gangs: kernels.Gangs,
@@ -92,9 +106,10 @@ def begin_forks(
         gangs.budget[copies] = share
         working = share > 0
         gangs.end[copies] = gangs.work_start[copies] + share / gangs.rate[copies]
-        if share.sum() >= jobs.remaining[job] and (share <= reach).all():
+        if holds_all_steps(share, float(jobs.remaining[job])) and (share <= reach).all():
             gangs.final[copies] = True
-            gangs.release[copies] = gangs.end[copies][working].max() + consolidation_s
+            ends = np.max(gangs.end[copies], where=working, initial=gangs.work_start[copies].min())
+            gangs.release[copies] = ends + consolidation_s
         else:
             whole = np.floor(reach)
             gangs.budget[copies] = np.minimum(share, whole if whole.any() else reach)

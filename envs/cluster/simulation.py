@@ -12,7 +12,7 @@ from .allocation_checks import check_entries
 from .cluster import Cluster
 from .estimator import RateEstimator
 from .failures import NodeEvent, check_events
-from .fork_rounds import begin_forks, book_forks, check_shares, fork_running, mark_forks
+from .fork_rounds import begin_forks, book_forks, check_shares, fork_running, lose_copies, mark_forks
 from .result import ClusterResult, RoundLog
 from .rules import SimulationRules
 from .scheduler import Allocation, ClusterView, Floats, Integers
@@ -237,9 +237,7 @@ class Simulation:
                 before = self._gangs.alive.copy()
                 kernels.lose_node(self.state.jobs, self._gangs, node, self.round_start, max(moment, self.time))
                 gone = np.flatnonzero(before & ~self._gangs.alive)
-                forked = np.isin(self._gangs.job, self._gangs.job[gone]) & self._gangs.forked
-                self._gangs.final[forked] = False
-                self._gangs.release[forked & self._gangs.alive] = np.inf
+                lose_copies(self.state.jobs, self._gangs, gone)
                 lost += gone.tolist()
         return np.array(lost, dtype=np.int64)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cluster.oracle import TYPES
 from cluster.scripted import Scripted, fork_everywhere
 from hypothesis import given, settings, strategies as st
 
 from hadoppler.envs.cluster import (
+    Allocation,
     Cluster,
+    ClusterView,
     ForkLedger,
     Job,
     NodeEvent,
@@ -140,6 +144,39 @@ def test_a_lost_copy_costs_its_share_only() -> None:
     assert rough.metrics["finished"] == 1
     assert rough.jobs.lost_steps.tolist() == [150.0]
     assert rough.jobs.finish[0] == pytest.approx(120 + 900 / 20)
+
+
+@pytest.mark.parametrize(("steps", "first"), [(1, "n1"), (1, "n2"), (2, "n2")])
+def test_a_lost_copy_without_steps_costs_nothing(steps: int, first: str) -> None:
+    """Fewer steps than copies: those that had none to do do not hold the job up, nor do they leave it with none."""
+    rates = [0.1, 0.05, 0.05]
+    calm = forked(steps, rates, consolidation_s=15.0)
+    failures = [NodeEvent(time, first, action) for time, action in ((22.0, "fail"), (25.0, "restore"))]
+    rough = forked(steps, rates, consolidation_s=15.0, failures=failures)
+    assert calm.jobs.finish.tolist() == rough.jobs.finish.tolist()
+    assert rough.jobs.lost_steps.tolist() == [0.0]
+
+
+def test_a_lost_copy_that_had_all_steps_is_made_up_for() -> None:
+    """Its one step is done after 10 s, but no weights are averaged before 25 s, when its node is gone."""
+    failures = [NodeEvent(22.0, "n0", "fail"), NodeEvent(25.0, "n0", "restore")]
+    rough = forked(1, [0.1, 0.05], consolidation_s=15.0, failures=failures)
+    assert rough.jobs.lost_steps.tolist() == [1.0]
+    assert rough.jobs.finish.tolist() == [pytest.approx(60 + 10 + 15)]
+
+
+@pytest.mark.parametrize("shares", [[0.1] * 10, [1 / 3, 1 / 3, 1 / 3], [0.7, 0.2, 0.1]])
+def test_broken_shares_are_whole_up_to_their_last_digits(shares: list[float]) -> None:
+    """Tenths that add up to 1 - 1e-16 are one step: no second round for nothing."""
+
+    def split(view: ClusterView) -> Allocation:
+        return replace(fork_everywhere(view), share=np.array(shares))
+
+    nodes = " ".join(["fast:1"] * len(shares))
+    table = ThroughputTable.build([("m", 1, "fast", 1.0, float("nan"))])
+    workload = Workload((Job("a", 0.0, 1, 1.0, "m"),), table)
+    result = simulate(workload, Cluster.parse(nodes), Scripted(split, forks=True), round_s=60.0, restart_s=0.0)
+    assert result.jobs.finish.tolist() == [pytest.approx(max(shares) + 15.0)]
 
 
 def test_a_round_shorter_than_a_step_is_not_lost() -> None:

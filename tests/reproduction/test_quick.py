@@ -26,6 +26,7 @@ def test_every_row_runs_and_stands_in_the_report(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     text = (tmp_path / "quick" / "report.md").read_text(encoding="utf-8")
     assert ", 0 failed, 0 are missing." in text
+    assert "| remark on the full run |" in text, "remarks are of another run than the figures beside them"
     for name in table_names():
         table = read_table(name)
         section = text.partition(f"## {written(table.title)}\n")[2].partition("\n## ")[0]

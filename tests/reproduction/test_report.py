@@ -163,6 +163,7 @@ def test_the_report_holds_every_row_and_stands_alone(tmp_path: Path) -> None:
     ratio = str(estimate([0.25, 0.5, 0.5]))
     assert lines[0].split(" | ")[4] == ratio.replace("[", "\\[").replace("]", "\\]")
     assert lines[0].endswith("| 3 | 0.500 |"), "published, and over the reference row's"
+    assert "| seeds | remark |" in markdown
     assert "| faster | 4 × | 2.667 \\[" in markdown
     assert "| less | 50 % | 58.3 \\[" in markdown
     assert "| range | 2–4 × |" in markdown

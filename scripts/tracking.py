@@ -127,7 +127,7 @@ class WandbTracker:
         options: dict[str, Any] = {**told, "mode": self.mode, "resume": how, "tags": self.tags, "reinit": "create_new"}
         quiet = wandb.Settings(console="off", silent=True, init_timeout=SECONDS)
         try:
-            self._run = wandb.init(dir=folder, config=plain(config), settings=quiet, **options)
+            self._run = wandb.init(dir=str(folder), config=plain(config), settings=quiet, **options)
         except wandb.errors.Error as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise TrackingError(

@@ -204,7 +204,7 @@ def test_a_run_that_was_online_must_be_found_again(tmp_path: Path, monkeypatch: 
     assert [given["group"] for given in begun] == ["sweep"] * 4 + [None]
     assert [given["entity"] for given in begun] == ["us"] * 4 + [None]
     assert {given["reinit"] for given in begun} == {"create_new"}
-    assert {given["dir"] for given in begun} == {tmp_path}
+    assert {given["dir"] for given in begun} == {str(tmp_path)}
 
 
 def test_a_server_that_refuses_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def test_a_run_that_is_killed_goes_on_and_takes_jobs(tmp_path: Path, capsys: pyt
     assert "job late (diabetes, 120 steps): the run has" in said
     assert "job job-2 (diabetes, 100 steps): the run has" in said
     assert main(["submit", f"run={tmp_path}", "task=nonsense", "steps=120"]) == 2
-    assert main(["cancel", f"run={tmp_path}", "id=nobody"]) == 2
+    assert main(["cancel", f"run={tmp_path}", "id=nobody", "wait_s=60"]) == 2
     assert again.wait(60) == 0
     store = RunStore(tmp_path)
     assert [(stored.status, store.checkpoints(row)[0].done) for row, stored in enumerate(store.jobs())] == [

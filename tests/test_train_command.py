@@ -65,7 +65,7 @@ def test_a_run_leaves_its_record(capsys: pytest.CaptureFixture[str]) -> None:
     assert (status["state"], status["process"]) == ("finished", os.getpid())
     assert status["begun"] <= status["ended"]
     assert not [path for path in folder.rglob(".*") if path.is_file()], "no temporary file stays"
-    printed = [line for line in capsys.readouterr().out.splitlines() if line]  # Rich before 14.3 ends with an empty one
+    printed = capsys.readouterr().out.splitlines()
     begins = [line.partition("  loss")[0] for line in printed]
     assert begins[:3] == ["stage first  round 1", "stage first  round 2", "stage second  round 4"], "few plain lines"
     assert printed[2].endswith("  100%")
@@ -385,7 +385,7 @@ def test_plain_lines_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(20):
             now[0] = number + 1
             progress.update({"stage": "one" if number < 13 else "two", "round": number})
-    rounds = [int(line.split()[-1]) for line in screen.getvalue().splitlines() if line]
+    rounds = [int(line.split()[-1]) for line in screen.getvalue().splitlines()]
     assert rounds == [0, 5, 10, 12, 18, 19]
     with TrainingProgress(Console(file=screen, width=120), quiet=True) as progress:
         progress.update({"stage": "one", "round": 100})

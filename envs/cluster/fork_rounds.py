@@ -72,10 +72,10 @@ def steps_done(gangs: kernels.Gangs, gang: int, budget: float, now: float) -> fl
 def lose_copies(jobs: kernels.Jobs, gangs: kernels.Gangs, lost: Integers) -> None:
     """After gangs ``lost`` their node: a job whose other copies do not hold all its steps goes on after the round."""
     for job in dict.fromkeys(gangs.job[lost[gangs.forked[lost]]].tolist()):
-        left = (gangs.job == job) & gangs.alive
-        if not holds_all_steps(gangs.budget[left], float(jobs.remaining[job])):
-            gangs.final[left] = False
-            gangs.release[left] = np.inf
+        others = (gangs.job == job) & gangs.alive
+        if not holds_all_steps(gangs.budget[others], jobs.remaining[job]):
+            gangs.final[others] = False
+            gangs.release[others] = np.inf
 
 
 def holds_all_steps(shares: Floats, remaining: float) -> bool:
@@ -106,10 +106,11 @@ def begin_forks(
         gangs.budget[copies] = share
         working = share > 0
         gangs.end[copies] = gangs.work_start[copies] + share / gangs.rate[copies]
-        if holds_all_steps(share, float(jobs.remaining[job])) and (share <= reach).all():
+        if holds_all_steps(share, jobs.remaining[job]) and (share <= reach).all():
             gangs.final[copies] = True
-            ends = np.max(gangs.end[copies], where=working, initial=gangs.work_start[copies].min())
-            gangs.release[copies] = ends + consolidation_s
+            # A job with nothing left, as one gang of it would, ends as soon as a copy stands.
+            last = np.max(gangs.end[copies], where=working, initial=gangs.work_start[copies].min())
+            gangs.release[copies] = last + consolidation_s
         else:
             whole = np.floor(reach)
             gangs.budget[copies] = np.minimum(share, whole if whole.any() else reach)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from hadoppler.envs.cluster import (
     ForkLedger,
     Job,
     NodeEvent,
+    Simulation,
     ThroughputTable,
     Workload,
     make_workload,
@@ -32,14 +34,18 @@ CASE = json.loads((Path(__file__).parent / "cases" / "H24_forks.json").read_text
 RATES = [copy["steps_per_s"] for copy in CASE["copies"]]
 
 
-def forked(steps: float, rates: list[float], **options: object):
-    """One job with a copy on every one-GPU node."""
+def one_job(steps: float, rates: list[float]) -> tuple[Workload, Cluster]:
+    """One job, and a node with one GPU for every rate."""
     types = TYPES[: len(rates)]
     table = ThroughputTable.build([("m", 1, kind, rate, float("nan")) for kind, rate in zip(types, rates, strict=True)])
     cluster = Cluster.parse(" ".join(f"{kind}:1" for kind in types))
-    workload = Workload((Job("a", 0.0, 1, steps, "m"),), table)
+    return Workload((Job("a", 0.0, 1, steps, "m"),), table), cluster
+
+
+def forked(steps: float, rates: list[float], copies: Any = fork_everywhere, **options: object):
+    """One job with a copy on every one-GPU node."""
     rules = {"round_s": 60.0, "restart_s": 0.0, "consolidation_s": 0.0, **options}
-    return simulate(workload, cluster, Scripted(fork_everywhere, forks=True), **rules)  # type: ignore[arg-type]
+    return simulate(*one_job(steps, rates), Scripted(copies, forks=True), **rules)  # type: ignore[arg-type]
 
 
 def test_h24_by_hand() -> None:
@@ -146,12 +152,12 @@ def test_a_lost_copy_costs_its_share_only() -> None:
     assert rough.jobs.finish[0] == pytest.approx(120 + 900 / 20)
 
 
-@pytest.mark.parametrize(("steps", "first"), [(1, "n1"), (1, "n2"), (2, "n2")])
-def test_a_lost_copy_without_steps_costs_nothing(steps: int, first: str) -> None:
+@pytest.mark.parametrize(("steps", "node"), [(1, "n1"), (1, "n2"), (2, "n2")])
+def test_a_lost_copy_without_steps_costs_nothing(steps: int, node: str) -> None:
     """Fewer steps than copies: those that had none to do do not hold the job up, nor do they leave it with none."""
     rates = [0.1, 0.05, 0.05]
     calm = forked(steps, rates, consolidation_s=15.0)
-    failures = [NodeEvent(time, first, action) for time, action in ((22.0, "fail"), (25.0, "restore"))]
+    failures = [NodeEvent(time, node, action) for time, action in ((22.0, "fail"), (25.0, "restore"))]
     rough = forked(steps, rates, consolidation_s=15.0, failures=failures)
     assert calm.jobs.finish.tolist() == rough.jobs.finish.tolist()
     assert rough.jobs.lost_steps.tolist() == [0.0]
@@ -165,18 +171,26 @@ def test_a_lost_copy_that_had_all_steps_is_made_up_for() -> None:
     assert rough.jobs.finish.tolist() == [pytest.approx(60 + 10 + 15)]
 
 
-@pytest.mark.parametrize("shares", [[0.1] * 10, [1 / 3, 1 / 3, 1 / 3], [0.7, 0.2, 0.1]])
+@pytest.mark.parametrize("shares", [[0.7, 0.2, 0.1], [0.6, 0.3, 0.1], [0.2, 0.7, 0.1]])
 def test_broken_shares_are_whole_up_to_their_last_digits(shares: list[float]) -> None:
     """Tenths that add up to 1 - 1e-16 are one step: no second round for nothing."""
+    assert np.sum(shares) < 1
 
     def split(view: ClusterView) -> Allocation:
         return replace(fork_everywhere(view), share=np.array(shares))
 
-    nodes = " ".join(["fast:1"] * len(shares))
-    table = ThroughputTable.build([("m", 1, "fast", 1.0, float("nan"))])
-    workload = Workload((Job("a", 0.0, 1, 1.0, "m"),), table)
-    result = simulate(workload, Cluster.parse(nodes), Scripted(split, forks=True), round_s=60.0, restart_s=0.0)
-    assert result.jobs.finish.tolist() == [pytest.approx(max(shares) + 15.0)]
+    assert forked(1, [1.0] * len(shares), split).jobs.finish.tolist() == [pytest.approx(max(shares))]
+
+
+def test_a_job_with_nothing_left_ends_when_its_copies_stand() -> None:
+    """Rounding can leave a job without a step before its end."""
+    run = Simulation(*one_job(1, [1.0, 1.0]))
+    view = run.next_view()
+    assert view is not None
+    run.state.jobs.remaining[0] = 0.0
+    run.apply(fork_everywhere(view))
+    assert run.next_view() is None
+    assert run.state.jobs.finish.tolist() == [run.rules.restart_s + run.rules.consolidation_s]
 
 
 def test_a_round_shorter_than_a_step_is_not_lost() -> None:
